@@ -1,0 +1,47 @@
+# Every target sets up what it needs: a Python >= 3.11 with pip and venv is enough.
+# PYTHON=/path/to/python3.12 chooses the interpreter of a new .venv.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo crash-demo dev test lint types imports compose-check lock set-up
+
+PYTHON ?=
+export PYTHON
+
+# Relative, so that a checkout below a path with spaces works.
+VENV_PYTHON := .venv/bin/python
+
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+demo: set-up ## One agent answers one question through a real Temporal server.
+	@$(VENV_PYTHON) starter.py demo
+
+crash-demo: set-up ## The same run, while its worker is killed twice.
+	@$(VENV_PYTHON) starter.py demo --crash
+
+dev: set-up ## Server, UI and worker in the foreground.
+	@$(VENV_PYTHON) starter.py dev
+
+test: set-up ## All tests. Options for pytest: make test ARGS="-k budget".
+	@$(VENV_PYTHON) -m pytest $(ARGS)
+
+lint: set-up ## Style, bans on impure calls, formatting.
+	@$(VENV_PYTHON) -m ruff check .
+	@$(VENV_PYTHON) -m ruff format --check .
+
+types: set-up ## Static types, strictly.
+	@$(VENV_PYTHON) -m mypy
+
+imports: set-up ## Imports point one way.
+	@$(VENV_PYTHON) -c 'from importlinter.cli import lint_imports_command as run; run()'
+
+compose-check: set-up ## docker-compose.yml against the compose specification.
+	@$(VENV_PYTHON) -m check_jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+
+lock: set-up ## Resolve the dependencies anew: uv.lock, then requirements.lock.
+	@$(VENV_PYTHON) -m uv lock --default-index https://pypi.org/simple
+	@$(VENV_PYTHON) -m uv export --quiet --frozen --no-emit-project --all-groups --no-header \
+		--output-file requirements.lock >/dev/null
+
+set-up: ## The private .venv with the locked dependencies.
+	@sh scripts/set-up
