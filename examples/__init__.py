@@ -1,0 +1,1 @@
+"""Example agents, one folder each: copy a folder to begin an agent of your own."""

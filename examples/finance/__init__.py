@@ -1,0 +1,1 @@
+"""Answers questions on a company's annual reports by searching them and calculating."""
