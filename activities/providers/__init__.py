@@ -1,0 +1,97 @@
+"""The port behind which model providers stand.
+
+A provider turns entries into one request, sends it once (Temporal is the only layer that retries)
+and returns the complete reply as the JSON that came over the wire. It knows its dialect; the rest
+of the application does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from turnkeeper.entries import Entry
+from turnkeeper.spec import AgentSpec
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """One generation, as the loop asks for it."""
+
+    spec: AgentSpec
+    """The whole spec, never its outline."""
+    entries: Sequence[Entry]
+    """The view, ending with something the model has not answered yet."""
+    max_tokens: int
+    answer_only: bool = False
+    """Forbid tool calls without changing the tools: a changed prefix would break thinking."""
+    drop_thinking: bool = False
+    """Ask the provider to drop thinking blocks that it holds for bound to another conversation."""
+    stream: bool = True
+    """False after a stream held something that could not be put together without loss."""
+
+
+@dataclass
+class Progress:
+    """How far a generation got; written by the provider, read by the heartbeat."""
+
+    events: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    first_token_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class ProviderReply:
+    """A complete reply: the provider's JSON with equal values and key order."""
+
+    message: dict[str, Any]
+    request_id: str | None = None
+
+
+Kind = Literal["retry", "stop", "overflow", "thinking"]
+
+
+@dataclass
+class ProviderError(Exception):
+    """Why there is no reply.
+
+    `retry`: the same request may succeed later. `stop`: it never will. `overflow`: it is too large
+    for the model. `thinking`: a thinking block is held for bound to another conversation.
+    """
+
+    kind: Kind
+    code: str
+    """The provider's own name of the error, for operators, e.g. `overloaded_error`."""
+    message: str
+    """One line without secrets."""
+    status: int | None = None
+    request_id: str | None = None
+    retry_after: float | None = None
+    """Seconds that the provider asked to wait."""
+    stream_unusable: bool = False
+    """The reply could not be put together from its stream: ask for it whole."""
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        status = f"HTTP {self.status} " if self.status else ""
+        return f"{status}{self.code}: {self.message}"
+
+
+class Provider(Protocol):
+    """A model provider; one instance serves the whole worker process."""
+
+    dialect: str
+
+    async def generate(self, request: ModelRequest, progress: Progress) -> ProviderReply:
+        """Send one request, once.
+
+        Raises:
+            ProviderError: for everything the wire or the provider can do.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
+        ...

@@ -1,0 +1,56 @@
+"""Turnkeeper: AI agents that never lose their place.
+
+The names a team writes agents and calls runs with. They are imported on first use, so that
+`--help` and the workflow pay for what they need only.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from turnkeeper.agent import Agent
+    from turnkeeper.client import AgentClient
+    from turnkeeper.contract import RunRequest, RunResult, RunStatus
+    from turnkeeper.errors import RetryTool, StopRun, ToolFailed
+    from turnkeeper.spec import Limits, ModelSpec
+    from turnkeeper.tools import Tool, ToolContext, tool
+
+_HOME = {
+    "Agent": "agent",
+    "AgentClient": "client",
+    "Limits": "spec",
+    "ModelSpec": "spec",
+    "RetryTool": "errors",
+    "RunRequest": "contract",
+    "RunResult": "contract",
+    "RunStatus": "contract",
+    "StopRun": "errors",
+    "Tool": "tools",
+    "ToolContext": "tools",
+    "ToolFailed": "errors",
+    "tool": "tools",
+}
+
+__all__ = [
+    "Agent",
+    "AgentClient",
+    "Limits",
+    "ModelSpec",
+    "RetryTool",
+    "RunRequest",
+    "RunResult",
+    "RunStatus",
+    "StopRun",
+    "Tool",
+    "ToolContext",
+    "ToolFailed",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'turnkeeper' has no attribute {name!r}")
+    return getattr(import_module(f"turnkeeper.{_HOME[name]}"), name)

@@ -1,0 +1,93 @@
+"""Declare an agent: a model, instructions, tools and limits. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from turnkeeper.errors import DefinitionError
+from turnkeeper.spec import AgentSpec, HistoryPolicy, Limits, ModelSpec
+from turnkeeper.tools import Tool
+
+AGENT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+RESERVED = "read_artifact"
+"""The built-in tool that every agent with tools has."""
+
+
+class Agent:
+    """What a team writes; `spec()` is what a run is pinned to.
+
+    Args:
+        name: by which runs ask for it; letters, digits, `_`, `.` and `-`.
+        model: the provider's id of the model, e.g. `claude-sonnet-5-5`.
+        instructions: the system prompt. Keep it constant: dates and names belong in the prompt.
+        tools: functions declared with `@tool`.
+        limits: bounds of a run; a start request may set its own.
+        max_output_tokens: length of a reply before it is asked for again with more.
+        model_options: passed to the provider, e.g. `{"thinking": {"type": "adaptive"}}`.
+        on_invalid_call: `tell` the model about an unknown tool or invalid arguments, or `stop`.
+        history: when to continue as new; for tests and unusual histories.
+
+    Raises:
+        DefinitionError: says which argument is wrong and how to mend it.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        model: str | ModelSpec,
+        instructions: str,
+        tools: Sequence[Tool] = (),
+        limits: Limits | None = None,
+        max_output_tokens: int | None = None,
+        model_options: Mapping[str, Any] | None = None,
+        on_invalid_call: Literal["tell", "stop"] = "tell",
+        history: HistoryPolicy | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not AGENT_NAME.fullmatch(name):
+            raise DefinitionError(f"agent name {name!r}: use 1 to 64 letters, digits, _ . and -")
+        self.name = name
+        self.tools = _by_name(name, tools)
+        settings: dict[str, Any] = {"name": model} if isinstance(model, str) else dict(model)
+        if max_output_tokens is not None:
+            settings["max_output_tokens"] = max_output_tokens
+        if model_options is not None:
+            settings["options"] = dict(model_options)
+        try:
+            self._spec = AgentSpec(
+                name=name,
+                model=ModelSpec.model_validate(settings),
+                instructions=instructions,
+                tools=tuple(t.spec for t in self.tools.values()),
+                limits=limits or Limits(),
+                on_invalid_call=on_invalid_call,
+                history=history or HistoryPolicy(),
+            )
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise DefinitionError(f"agent {name!r}: {where}: {first['msg']}") from None
+
+    def spec(self) -> AgentSpec:
+        """The agent as data."""
+        return self._spec
+
+
+def _by_name(agent: str, tools: Sequence[Tool]) -> dict[str, Tool]:
+    found: dict[str, Tool] = {}
+    for item in tools:
+        if not isinstance(item, Tool):
+            raise DefinitionError(
+                f"agent {agent!r}: {getattr(item, '__name__', item)!r} is not a tool; "
+                "declare it with @tool"
+            )
+        if item.name == RESERVED:
+            raise DefinitionError(f"agent {agent!r}: the tool name {RESERVED!r} is reserved")
+        if item.name in found:
+            raise DefinitionError(f"agent {agent!r}: two tools are called {item.name!r}")
+        found[item.name] = item
+    return found

@@ -1,0 +1,299 @@
+"""The public contract and the inner boundaries: names, inputs, outputs. Pure.
+
+Services in any language start workflow type `AgentRun` with plain JSON (`RunRequest`) and read
+`RunResult`. What crosses an inner boundary (workflow to activity and back) is one model in and one
+out; all of it is recorded in histories that must replay for ever, so fields are only ever added,
+with a default.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from turnkeeper.entries import Entry, Position, check_json
+from turnkeeper.errors import AdmissionError
+from turnkeeper.spec import UNBUILT_LIMITS, AgentSpec, Effect, Limits
+
+WORKFLOW = "AgentRun"
+TASK_QUEUE = "turnkeeper"
+
+LOAD_AGENT = "run.load_agent"
+GENERATE = "run.generate"
+SEAL = "run.seal"
+
+STOP = "stop"
+"""Update and signal, body `StopRequest`: end the run."""
+STATUS = "status"
+"""Query, answers `RunStatus`."""
+
+ATTRIBUTE_TYPES = {
+    "TurnkeeperAgent": "Keyword",
+    "TurnkeeperStatus": "Keyword",
+    "TurnkeeperOutcome": "Keyword",
+    "TurnkeeperModel": "Keyword",
+    "TurnkeeperTenant": "Keyword",
+    "TurnkeeperTurns": "Int",
+    "TurnkeeperTokens": "Int",
+    "TurnkeeperCostUsd": "Double",
+}
+"""Search attributes and their types; a namespace that lacks them still runs agents."""
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _Public(BaseModel):
+    """What callers send: unknown fields are refused by name, never ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Inner(BaseModel):
+    """What crosses an inner boundary: fields of a later release are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class RunRequest(_Public):
+    """The input of a run."""
+
+    agent: Annotated[str, Field(min_length=1, max_length=64)]
+    prompt: Annotated[str, Field(min_length=1, max_length=200_000)]
+    limits: dict[str, Any] = Field(default_factory=dict)
+    """Fields of `Limits` that replace the agent's own."""
+    request_key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """The caller's own name of this piece of work: effects of a repeated start have the same keys."""
+    metadata: Annotated[dict[str, str], Field(max_length=32)] = Field(default_factory=dict)
+    """Strings for tools and operators; `tenant` is searchable, `principal` is `ctx.principal`."""
+
+    @field_validator("prompt")
+    @classmethod
+    def _says_something(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("is blank")
+        return value
+
+    @field_validator("limits")
+    @classmethod
+    def _known_limits(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name in value:
+            if name in UNBUILT_LIMITS:
+                raise ValueError(f"{name} is not supported yet; remove it")
+            if name not in Limits.model_fields:
+                raise ValueError(f"{name} is not a limit; known: {', '.join(Limits.model_fields)}")
+        Limits.model_validate(value)
+        return value
+
+    @field_validator("metadata")
+    @classmethod
+    def _short(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if len(name) > 64 or len(text) > 512:
+                raise ValueError("names are at most 64 and values at most 512 characters long")
+        return value
+
+
+class StopRequest(_Public):
+    """The body of `stop`."""
+
+    reason: Annotated[str, Field(max_length=2_000)] = ""
+    actor: Annotated[str, Field(max_length=200)] | None = None
+
+
+def read_public(model: type[_Model], value: Any) -> _Model:
+    """Validate what a caller sent.
+
+    Raises:
+        ValueError: one line that names each wrong field.
+    """
+    try:
+        check_json(value)
+        return model.model_validate(value)
+    except AdmissionError as error:
+        raise ValueError(str(error)) from None
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        told = [
+            f"{'.'.join(map(str, p['loc'])) or model.__name__}: "
+            + p["msg"].removeprefix("Value error, ").replace("\n", " ")
+            for p in problems[:5]
+        ]
+        raise ValueError("; ".join(told)[:1_000]) from None
+
+
+class Usage(_Inner):
+    """Tokens, as the provider counted them."""
+
+    input_tokens: int = 0
+    """Read by the model and not from its cache."""
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+    estimated_tokens: int = 0
+    """Output charged for generations that were cut off, whose count never came."""
+
+    @property
+    def total(self) -> int:
+        return (
+            self.input_tokens
+            + self.cache_read_tokens
+            + self.cache_write_tokens
+            + self.output_tokens
+            + self.estimated_tokens
+        )
+
+    def plus(self, other: Usage) -> Usage:
+        return Usage(**{f: getattr(self, f) + getattr(other, f) for f in Usage.model_fields})
+
+
+class RunResult(_Inner):
+    """How a run ended. The workflow's result, or the details of its failure."""
+
+    outcome: str
+    answer: str | None = None
+    """The final text; cut to 64 kB, the transcript has all of it."""
+    reason: str | None = None
+    """Why, for every outcome but `completed`."""
+    agent: str = ""
+    model: str = ""
+    turns: int = 0
+    calls: int = 0
+    errors: int = 0
+    usage: Usage = Field(default_factory=Usage)
+    seconds: float = 0
+    transcript: Position = Field(default_factory=Position)
+
+
+class CallStatus(_Inner):
+    """One tool call of the current turn, for readers."""
+
+    call_id: str
+    tool: str
+    status: str
+    arguments: str = ""
+    """One line, cut."""
+
+
+class RunStatus(_Inner):
+    """The answer of the `status` query."""
+
+    agent: str
+    model: str
+    phase: str
+    turn: int
+    waiting_for: str
+    calls: list[CallStatus] = Field(default_factory=list)
+    usage: Usage = Field(default_factory=Usage)
+    limits: Limits = Limits()
+    outcome: str | None = None
+
+
+class LoadAgentInput(_Inner):
+    agent: str
+    limits: dict[str, Any] = Field(default_factory=dict)
+
+
+class LoadAgentOutput(_Inner):
+    spec: AgentSpec
+    """With the request's limits applied."""
+    spec_digest: str
+    """Of the whole spec, also where `spec` is only its outline."""
+    attributes: list[str] = Field(default_factory=list)
+    """Our search attributes that this namespace has: upserting another one would wedge the run."""
+
+
+class GenerateInput(_Inner):
+    """What is new since the view that the base digest names; the rest the worker has or reads."""
+
+    turn: int
+    spec_digest: str
+    base: Position
+    new: list[Entry]
+    max_tokens: int
+    answer_only: bool | None = None
+    """Forbid tool calls: the last answer at a limit."""
+    drop_thinking: bool | None = None
+    """Let the provider drop thinking blocks that it holds for bound to another conversation."""
+    seconds_left: float
+    """Until the run's deadline: a wait beyond it is not begun."""
+
+
+class Timing(_Inner):
+    """Milliseconds and bytes of one activity."""
+
+    queue_ms: int = 0
+    first_token_ms: int | None = None
+    run_ms: int = 0
+    sent_bytes: int | None = None
+    received_bytes: int | None = None
+    view: str | None = None
+    """Where the view came from: `cache` or `history`."""
+
+
+class GenerateOutput(_Inner):
+    """A complete reply of the model."""
+
+    entry: Entry
+    """Mended so that it can be sent back: `mended` says what was changed."""
+    stop_reason: str | None = None
+    stop_details: Any = None
+    message_id: str | None = None
+    model: str | None = None
+    usage: Usage = Field(default_factory=Usage)
+    refused_calls: dict[str, str] = Field(default_factory=dict)
+    """By call id: why its arguments cannot be used."""
+    mended: list[str] | None = None
+    timing: Timing = Field(default_factory=Timing)
+
+
+class ExecuteInput(_Inner):
+    agent: str
+    tool: str
+    effect: Effect
+    attempts: int
+    turn: int
+    index: int
+    call_id: str
+    arguments: dict[str, Any]
+    arguments_digest: str
+    key: str
+    """The idempotency key."""
+    result_bytes: int
+    """Text over this goes to the artifact store."""
+    metadata: dict[str, str] = Field(default_factory=dict)
+
+
+class ExecuteOutput(_Inner):
+    entry: Entry
+    status: Literal["ok", "error", "invalid", "stop"]
+    reason: str | None = None
+    """Of `stop`."""
+    artifact: str | None = None
+    """Holds the whole text where the entry has an extract."""
+    timing: Timing = Field(default_factory=Timing)
+
+
+class Sealed(_Inner):
+    """The part of a transcript that lies in the artifact store, as its last segment's id."""
+
+    artifact: str
+    position: Position
+
+
+class SealInput(_Inner):
+    spec_digest: str
+    position: Position
+    """Seal everything up to here."""
+    sealed: Sealed | None = None
+
+
+class SealOutput(_Inner):
+    sealed: Sealed
+
+
+def schemas() -> dict[str, Any]:
+    """JSON schemas of the public contract, by name."""
+    public: tuple[type[BaseModel], ...] = (RunRequest, RunResult, RunStatus, StopRequest, Limits)
+    return {m.__name__: m.model_json_schema() for m in public}

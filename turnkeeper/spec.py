@@ -1,0 +1,152 @@
+"""What is pinned into a run: the agent, its tools, its limits. Frozen, plain JSON. Pure.
+
+A spec is data, made from the authoring side by `Agent.spec()` in the activity `run.load_agent` and
+recorded in history, so that prompts and tools may be redeployed under running runs.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Effect = Literal["read", "idempotent", "once"]
+"""What a tool's author states about repeating it; see part 5 of docs/design or the README."""
+
+OUTCOMES = (
+    "completed",
+    "turn_limit",
+    "token_limit",
+    "cost_limit",
+    "time_limit",
+    "error_limit",
+    "repetition",
+    "refused",
+    "truncated",
+    "stopped",
+    "cancelled",
+    "invalid_request",
+    "unknown_agent",
+    "model_rejected",
+    "model_unavailable",
+    "context_overflow",
+    "outcome_unknown",
+    "state_lost",
+)
+"""Every way a run can end: a closed set."""
+
+MAX_CALLS_PER_REPLY = 32
+"""Calls of one reply that are run; the others are answered with an error."""
+MAX_ARGUMENTS_BYTES = 256_000
+"""Arguments of one call as JSON."""
+MAX_REPLY_ARGUMENTS_BYTES = 512_000
+"""Arguments of all calls of one reply."""
+MAX_REPLY_RESULTS_BYTES = 512_000
+"""Result texts of one reply; with many calls each one's share shrinks."""
+MAX_INLINE_RESULT_BYTES = 24_000
+"""A result text over this goes to the artifact store; the model sees head, tail, size and id."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Limits(_Frozen):
+    """Bounds on one run. A start request may set any of them; unset ones come from the agent."""
+
+    turns: Annotated[int, Field(ge=1, le=100_000)] = 50
+    """Generations that the run may ask for (a discarded one is asked for again, at most twice)."""
+    calls_per_turn: Annotated[int, Field(ge=1, le=MAX_CALLS_PER_REPLY)] = MAX_CALLS_PER_REPLY
+    """Tool calls of one reply that are run."""
+    parallel_calls: Annotated[int, Field(ge=1, le=MAX_CALLS_PER_REPLY)] = 8
+    """Tool calls in flight at once."""
+    consecutive_errors: Annotated[int, Field(ge=1, le=1_000)] = 8
+    """Tool errors in a row that end the run with `error_limit`."""
+    recent_errors: Annotated[int, Field(ge=1, le=100)] | None = None
+    """Tool errors among the last `recent_calls` that end the run with `error_limit`."""
+    recent_calls: Annotated[int, Field(ge=1, le=100)] = 20
+    repetition: Annotated[int, Field(ge=2, le=100)] = 5
+    """Turns in a row with the same calls and the same results that end it with `repetition`."""
+    tokens: Annotated[int, Field(ge=1)] | None = None
+    """Tokens in and out over the whole run (cached ones count)."""
+    wall_seconds: Annotated[float, Field(gt=0, le=366 * 86_400)] = 86_400
+    """Time from the start to the end of the run, waiting included."""
+    on_limit: Literal["stop", "answer"] = "stop"
+    """`answer`: at a limit (but time) the model is asked for one last answer without tools."""
+
+    @model_validator(mode="after")
+    def _recent(self) -> Self:
+        if self.recent_errors is not None and self.recent_errors > self.recent_calls:
+            raise ValueError("recent_errors can't be more than recent_calls")
+        return self
+
+
+UNBUILT_LIMITS = ("cost_usd", "tokens_per_day", "cost_usd_per_day")
+"""Names that callers may expect and that are refused, never ignored."""
+
+
+class ToolSpec(_Frozen):
+    """A tool as the loop and the model see it."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    effect: Effect = "once"
+    timeout: float = 60
+    """Seconds for one attempt."""
+    retries: int = 0
+    """Attempts after the first."""
+
+    @property
+    def attempts(self) -> int:
+        return self.retries + 1
+
+    @property
+    def mutates(self) -> bool:
+        return self.effect != "read"
+
+
+class ModelSpec(_Frozen):
+    """Which model answers, and how it is asked."""
+
+    provider: str = "anthropic"
+    name: str
+    max_output_tokens: Annotated[int, Field(ge=1)] = 8_192
+    """What a reply may be long; a reply cut there is asked for again with more, up to `ceiling`."""
+    ceiling: Annotated[int, Field(ge=1)] = 64_000
+    """The longest reply the model itself allows, in tokens."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the provider as they are, e.g. `{"thinking": {"type": "adaptive"}}`."""
+
+
+class HistoryPolicy(_Frozen):
+    """When a run continues as new, whichever comes first; Temporal's own suggestion always counts."""
+
+    events: Annotated[int, Field(ge=50, le=8_000)] = 4_000
+    bytes: Annotated[int, Field(ge=20_000, le=8_000_000)] = 3_500_000
+
+
+class AgentSpec(_Frozen):
+    """An agent, pinned."""
+
+    name: str
+    model: ModelSpec
+    instructions: str
+    tools: tuple[ToolSpec, ...] = ()
+    limits: Limits = Limits()
+    on_invalid_call: Literal["tell", "stop"] = "tell"
+    """An unknown tool or invalid arguments: tell the model, or end the run."""
+    history: HistoryPolicy = HistoryPolicy()
+    artifact: str | None = None
+    """Where the whole spec lies when it is too large for history; then instructions, descriptions
+    and schemas are empty here."""
+
+    def tool(self, name: str) -> ToolSpec | None:
+        return next((t for t in self.tools if t.name == name), None)
+
+    def outline(self, artifact: str) -> AgentSpec:
+        """The spec without its long texts, which lie in the artifact store under `artifact`."""
+        bare = tuple(
+            t.model_copy(update={"description": "", "input_schema": {}}) for t in self.tools
+        )
+        return self.model_copy(update={"instructions": "", "tools": bare, "artifact": artifact})

@@ -1,0 +1,293 @@
+"""RunState: all that survives a crash and continue-as-new, and the arithmetic of RESUME. Pure.
+
+The loop keeps nothing beside it: restoring a serialised RunState at any point leads to the same
+end. It stays under 1 MB whatever the run's length, since what was said lies in history and in
+sealed segments, and only what the model has not read yet is carried.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from turnkeeper.contract import GenerateOutput, RunRequest, Sealed, StopRequest, Usage
+from turnkeeper.entries import Entry, Position, arguments_digest, digest_of, message, result
+from turnkeeper.parse import ProposedCall
+from turnkeeper.spec import (
+    MAX_INLINE_RESULT_BYTES,
+    MAX_REPLY_RESULTS_BYTES,
+    AgentSpec,
+    Limits,
+    ToolSpec,
+)
+
+MAX_DISCARDED = 2
+"""Replies in a row that may be thrown away (grown, senseless or empty) before the run ends."""
+MAX_CONTINUED = 10
+"""Paused replies in a row that are asked on."""
+
+LAST_ANSWER = (
+    "This run has reached a limit ({limit}): no more tools can be used. "
+    "Answer now, with what you know so far, and say what is missing."
+)
+EMPTY_REPLY = "Your last reply was empty. Please give your answer, or say what is missing."
+
+
+class Phase(StrEnum):
+    """Where in the cycle the run stands; each names what is done next."""
+
+    GENERATE = "GENERATE"
+    PARSE = "PARSE"
+    EXECUTE = "EXECUTE"
+    RESUME = "RESUME"
+
+
+class Call(BaseModel):
+    """A tool call of the current turn and how far it got."""
+
+    index: int
+    call_id: str
+    tool: str
+    arguments: dict[str, object]
+    key: str
+    status: Literal["proposed", "running", "done"] = "proposed"
+    outcome: Literal["ok", "error", "unknown", "not_run"] | None = None
+    entry: Entry | None = None
+    """Its result, once done."""
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome in ("error", "unknown")
+
+    def finish(
+        self, outcome: Literal["ok", "error", "unknown", "not_run"], text_or_entry: str | Entry
+    ) -> None:
+        """Give the call its one result; a later one is ignored."""
+        if self.status == "done":
+            return
+        self.entry = (
+            text_or_entry
+            if isinstance(text_or_entry, Entry)
+            else result(self.call_id, self.tool, text_or_entry, error=True)
+        )
+        self.status, self.outcome = "done", outcome
+
+
+class Line(BaseModel):
+    """One turn in the run card."""
+
+    turn: int
+    text: str
+
+
+class RunState(BaseModel):
+    """See the module."""
+
+    version: int = 1
+    request: RunRequest
+    key_base: str
+    """What idempotency keys are made of beside the call's place."""
+    started: float
+    """Workflow time of the first start, seconds since 1970."""
+    spec: AgentSpec | None = None
+    spec_digest: str = ""
+    attributes: list[str] = Field(default_factory=list)
+
+    phase: Phase = Phase.GENERATE
+    turn: int = 1
+    base: Position = Field(default_factory=Position)
+    """Everything that the model has read or said."""
+    pending: list[Entry] = Field(default_factory=list)
+    """What it has not read yet."""
+    sealed: Sealed | None = None
+    reply: GenerateOutput | None = None
+    """Between GENERATE and PARSE."""
+    calls: list[Call] = Field(default_factory=list)
+    """Between PARSE and RESUME."""
+    text: str = ""
+    """The last text of the model."""
+
+    max_tokens: int = 0
+    """Output limit of the next request; 0 is the spec's."""
+    discarded: int = 0
+    continued: int = 0
+    drop_thinking: bool = False
+
+    usage: Usage = Field(default_factory=Usage)
+    total_calls: int = 0
+    total_errors: int = 0
+    recent: list[bool] = Field(default_factory=list)
+    """Whether each of the last calls failed, oldest first."""
+    signature: str = ""
+    """Of the last turn's calls and results."""
+    repeats: int = 0
+    lines: list[Line] = Field(default_factory=list)
+
+    stop: StopRequest | None = None
+    closing: str | None = None
+    """The limit at which the last answer was asked for."""
+    outcome: str | None = None
+    reason: str | None = None
+
+    # --- GENERATE -------------------------------------------------------------------------------
+
+    def heard(self, reply: GenerateOutput) -> None:
+        """A reply came: what was pending has been read."""
+        self.base = self.base.after(self.pending)
+        self.pending = []
+        self.reply = reply
+        self.usage = self.usage.plus(reply.usage)
+        self.phase = Phase.PARSE
+
+    # --- PARSE ----------------------------------------------------------------------------------
+
+    def keep_reply(self) -> None:
+        assert self.reply is not None
+        self.base = self.base.after([self.reply.entry])
+        self.reply, self.discarded, self.max_tokens = None, 0, 0
+
+    def discard_reply(self, at_most: int = MAX_DISCARDED) -> bool:
+        """Throw the reply away and ask again; False when that was done `at_most` times in a row."""
+        self.reply = None
+        self.discarded += 1
+        self.phase = Phase.GENERATE
+        return self.discarded <= at_most
+
+    def propose(self, proposed: list[ProposedCall]) -> None:
+        """Take the calls of a reply, each with its key."""
+        self.calls = [
+            Call(
+                index=i,
+                call_id=p.call_id,
+                tool=p.tool,
+                arguments=p.arguments,
+                key=call_key(self.key_base, self.turn, i, p.tool),
+            )
+            for i, p in enumerate(proposed)
+        ]
+        for call, p in zip(self.calls, proposed, strict=True):
+            if p.refused is not None:
+                call.finish("error", p.refused)
+        for call in self.calls[self.limits.calls_per_turn :]:
+            call.finish(
+                "not_run", f"Not run: at most {self.limits.calls_per_turn} calls in one reply."
+            )
+        self.phase = Phase.EXECUTE
+
+    # --- EXECUTE --------------------------------------------------------------------------------
+
+    def tool(self, call: Call) -> ToolSpec | None:
+        return self.spec.tool(call.tool) if self.spec else None
+
+    def startable(self) -> list[Call]:
+        """Calls that may start now, in call order.
+
+        Reads run side by side. A mutating call waits for everything before it, and what comes after
+        it waits for it. After a mutating call that failed, the later mutating ones are not run.
+        """
+        free = self.limits.parallel_calls - sum(c.status == "running" for c in self.calls)
+        ready: list[Call] = []
+        earlier_done, broken = True, False
+        for call in self.calls:
+            mutates = self._mutates(call)
+            if call.status == "proposed":
+                if mutates and broken:
+                    call.finish("not_run", "Not run: an earlier call of this reply failed.")
+                elif free > len(ready) and (earlier_done or not mutates):
+                    ready.append(call)
+            if call.status != "done":
+                earlier_done = False
+                if mutates:
+                    break
+            broken = broken or (mutates and call.failed)
+        return ready
+
+    def _mutates(self, call: Call) -> bool:
+        spec = self.tool(call)
+        return spec is None or spec.mutates
+
+    def result_bytes(self) -> int:
+        """How much text of one result the model may see: shares shrink with the calls."""
+        return min(MAX_INLINE_RESULT_BYTES, MAX_REPLY_RESULTS_BYTES // max(len(self.calls), 1))
+
+    # --- RESUME ---------------------------------------------------------------------------------
+
+    def take_results(self) -> None:
+        """Append the results in call order and count them."""
+        entries = [c.entry for c in self.calls if c.entry is not None]
+        self.pending.extend(entries)
+        self.total_calls += len(self.calls)
+        self.total_errors += sum(c.failed for c in self.calls)
+        self.recent = (self.recent + [c.failed for c in self.calls])[-self._memory() :]
+        if self.calls:
+            said = [arguments_digest(c.tool, c.arguments) for c in self.calls]
+            signature = digest_of([said, [e.value["text"] for e in entries]])
+            self.repeats = self.repeats + 1 if signature == self.signature else 1
+            self.signature = signature
+        self.calls = []
+
+    def _memory(self) -> int:
+        return max(self.limits.consecutive_errors, self.limits.recent_calls)
+
+    def limit_reached(self) -> tuple[str, str] | None:
+        """The outcome and its reason, if a bound has been met."""
+        limits = self.limits
+        if self.turn >= limits.turns:
+            return "turn_limit", f"{self.turn} of {limits.turns} turns used"
+        if limits.tokens is not None and self.usage.total >= limits.tokens:
+            return "token_limit", f"{self.usage.total} of {limits.tokens} tokens used"
+        last = self.recent[-limits.consecutive_errors :]
+        if len(last) == limits.consecutive_errors and all(last):
+            return "error_limit", f"{len(last)} tool errors in a row"
+        failed = sum(self.recent[-limits.recent_calls :])
+        if limits.recent_errors is not None and failed >= limits.recent_errors:
+            return "error_limit", f"{failed} of the last {limits.recent_calls} tool calls failed"
+        if self.repeats >= limits.repetition:
+            return "repetition", f"the same calls with the same results {self.repeats} times"
+        return None
+
+    def next_turn(self) -> None:
+        self.turn += 1
+        self.phase = Phase.GENERATE
+
+    def ask_last_answer(self, outcome: str, reason: str) -> None:
+        """Go round once more without tools, then end with `outcome`."""
+        self.closing, self.reason = outcome, reason
+        self.pending.append(message(LAST_ANSWER.format(limit=reason)))
+        self.next_turn()
+
+    # --- ends -----------------------------------------------------------------------------------
+
+    def end(self, outcome: str, reason: str | None = None) -> None:
+        """Set the outcome; the first one stays."""
+        if self.outcome is None:
+            self.outcome, self.reason = outcome, reason
+
+    @property
+    def limits(self) -> Limits:
+        return self.spec.limits if self.spec else Limits()
+
+    @property
+    def deadline(self) -> float:
+        """Workflow time, seconds since 1970."""
+        return self.started + self.limits.wall_seconds
+
+    @property
+    def position(self) -> Position:
+        return self.base.after(self.pending)
+
+
+def key_base(workflow_id: str, run: str) -> str:
+    """What all keys of a run share; `run` is the request key or the first execution's run id."""
+    return digest_of([workflow_id, run])
+
+
+def call_key(base: str, turn: int, index: int, tool: str) -> str:
+    """The idempotency key of a call.
+
+    From the call's place, never from the model's id (ids repeat) and never from the attempt: the
+    same over retries, crashes, resets and continue-as-new.
+    """
+    return digest_of([base, turn, index, tool])

@@ -1,0 +1,48 @@
+"""Foreign text made fit to store, to send and to show. Pure."""
+
+from __future__ import annotations
+
+import re
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# C0 and C1 controls but tab and newline: escape sequences could forge what an operator reads.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def well_formed(text: str) -> str:
+    """`text` with each lone surrogate replaced by U+FFFD: such text has no UTF-8 form."""
+    return _SURROGATE.sub("\ufffd", text)
+
+
+def is_well_formed(text: str) -> bool:
+    """Whether `text` can be written as UTF-8."""
+    return not _SURROGATE.search(text)
+
+
+def printable(text: str) -> str:
+    """`text` without control characters (escape sequences), for terminals and the UI."""
+    return _CONTROL.sub("\ufffd", text)
+
+
+def one_line(text: str, limit: int) -> str:
+    """`text` on one line of at most `limit` characters, ended with an ellipsis when it was cut."""
+    # Cut before the whitespace is folded: the text may be megabytes long.
+    line = " ".join(printable(well_formed(text[: limit * 8])).split())
+    return line if len(line) <= limit and len(text) <= limit * 8 else line[: limit - 1] + "…"
+
+
+def utf8_size(text: str) -> int:
+    """Bytes of `text` in UTF-8; lone surrogates count as three."""
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def clip(text: str, limit: int) -> str:
+    """The head and tail of `text` within `limit` bytes of UTF-8, saying how much was left out."""
+    data = well_formed(text).encode()
+    if len(data) <= limit:
+        return data.decode()
+    # 64 bytes hold the notice for any length that fits in memory.
+    keep = max(limit - 64, 0)
+    head = data[: keep * 2 // 3].decode("utf-8", "ignore")
+    tail = data[len(data) - keep // 3 :].decode("utf-8", "ignore") if keep >= 3 else ""
+    return f"{head}\n[... {len(data) - keep} bytes left out ...]\n{tail}"

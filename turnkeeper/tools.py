@@ -1,0 +1,265 @@
+"""Write a tool: `@tool` turns a typed function into what the model may call. Pure.
+
+The docstring and the types are the schema that the model sees. The function stays callable as it
+is, so it can be tested without anything of Turnkeeper.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import logging
+import re
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Protocol, overload
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import to_json
+
+from turnkeeper.errors import DefinitionError
+from turnkeeper.spec import Effect, ToolSpec
+
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""Names that every provider accepts; a dot would collide with the built-in activities (`run.*`)."""
+_EFFECTS = typing.get_args(Effect)
+
+
+class _Log(Protocol):
+    def info(self, event: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    def warning(self, event: str, /, *args: Any, **kwargs: Any) -> Any: ...
+
+
+@dataclasses.dataclass
+class ToolContext:
+    """What a tool may know about the call it serves. Ask for it by a parameter of this type.
+
+    In a test of your own: `ToolContext(idempotency_key="k1")`.
+    """
+
+    idempotency_key: str = ""
+    """The same over retries, crashes and continue-as-new: hand it to the target of an effect."""
+    attempt: int = 1
+    """1 for the first time the body runs for this call; best effort after a crash."""
+    tool: str = ""
+    agent: str = ""
+    turn: int = 0
+    call_id: str = ""
+    """The model's own id of the call: not unique over runs, never use it as a key."""
+    workflow_id: str = ""
+    run_id: str = ""
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """From the start request, as the caller gave it."""
+    log: _Log = dataclasses.field(default_factory=lambda: logging.getLogger("turnkeeper.tool"))
+    resume_from: Any = None
+    """Details of the last heartbeat of an attempt that was lost, or None."""
+    _heartbeat: Callable[[Any], None] = dataclasses.field(default=lambda details: None, repr=False)
+    _read_artifact: Callable[[str, int, int], str] | None = dataclasses.field(
+        default=None, repr=False
+    )
+
+    @property
+    def principal(self) -> str | None:
+        """On whose behalf the run acts: `metadata["principal"]` of the start request."""
+        return self.metadata.get("principal")
+
+    def heartbeat(self, details: Any = None) -> None:
+        """Tell that the tool lives and where it stands; the next attempt reads `resume_from`."""
+        self._heartbeat(details)
+
+
+class Tool:
+    """A function the model may call. Made by `@tool`; calling it calls the function."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str,
+        effect: Effect | None,
+        timeout: float,
+        retries: int,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.declared = effect is not None
+        """Whether the author stated an effect; one who did not gets a single attempt."""
+        self.arguments, self.context_parameter = _arguments_model(function, name)
+        self.spec = ToolSpec(
+            name=name,
+            description=_description(function),
+            input_schema=self.arguments.model_json_schema(schema_generator=_Schema),
+            effect=effect or "once",
+            timeout=timeout,
+            retries=retries,
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
+        """Keyword arguments for the function, validated by its own types.
+
+        Raises:
+            ValueError: with a text for the model that names each wrong field and what is expected.
+        """
+        try:
+            # As JSON: dates, tuples and enums follow JSON's rules, not Python's.
+            valid = self.arguments.model_validate_json(to_json(arguments))
+        except ValidationError as error:
+            raise ValueError(_explain(error, self.spec)) from None
+        bound = {
+            field.alias or name: getattr(valid, name)
+            for name, field in self.arguments.model_fields.items()
+        }
+        if self.context_parameter:
+            bound[self.context_parameter] = context
+        return bound
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    effect: Effect | None = None,
+    timeout: float = 60,
+    retries: int | None = None,
+    name: str | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    effect: Effect | None = None,
+    timeout: float = 60,
+    retries: int | None = None,
+    name: str | None = None,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Declare a tool.
+
+    Args:
+        effect: `read` (nothing changes), `idempotent` (the target honours `ctx.idempotency_key`) or
+            `once` (one attempt, the default).
+        timeout: seconds for one attempt, up to a day.
+        retries: attempts after the first, up to 20; default 2 for `read` and `idempotent`, 0 for
+            `once`, where only `RetryTool` is ever retried.
+        name: what the model calls it; default the function's name.
+
+    Raises:
+        DefinitionError: a parameter without a type, a name no provider accepts, a wrong option.
+    """
+
+    def declare(fn: Callable[..., Any]) -> Tool:
+        where = _where(fn)
+        called = name or fn.__name__
+        if not TOOL_NAME.fullmatch(called):
+            raise DefinitionError(
+                f"{where}: tool name {called!r}: use 1 to 64 letters, digits, _ and -"
+            )
+        if effect is not None and effect not in _EFFECTS:
+            raise DefinitionError(
+                f"{where}: tool {called!r}: effect {effect!r} is none of {', '.join(_EFFECTS)}"
+            )
+        if not 0 < timeout <= 86_400:
+            raise DefinitionError(f"{where}: tool {called!r}: timeout is 0 to 86400 seconds")
+        again = retries if retries is not None else (2 if effect in ("read", "idempotent") else 0)
+        if not 0 <= again <= 20:
+            raise DefinitionError(f"{where}: tool {called!r}: retries is 0 to 20")
+        return Tool(fn, name=called, effect=effect, timeout=timeout, retries=again)
+
+    return declare if function is None else declare(function)
+
+
+class _Schema(GenerateJsonSchema):
+    """Without the titles that repeat each name: the model pays for every token of a schema."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def generate(self, schema: Any, mode: Literal["validation", "serialization"] = "validation") -> Any:
+        made = super().generate(schema, mode)
+        made.pop("title", None)
+        made.pop("description", None)
+        return made
+
+
+def _arguments_model(fn: Callable[..., Any], name: str) -> tuple[type[BaseModel], str | None]:
+    where = _where(fn)
+    try:
+        hints = typing.get_type_hints(fn, include_extras=True)
+    except Exception as error:
+        raise DefinitionError(f"{where}: tool {name!r}: a type cannot be resolved ({error})") from error
+    documented = _parameter_docs(fn)
+    fields: dict[str, Any] = {}
+    context_parameter: str | None = None
+    for parameter in inspect.signature(fn).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise DefinitionError(
+                f"{where}: tool {name!r}: parameter {parameter.name!r}: a model passes arguments by "
+                "name, so *args, **kwargs and positional-only parameters cannot be used"
+            )
+        if parameter.name not in hints:
+            raise DefinitionError(
+                f"{where}: tool {name!r}: parameter {parameter.name!r} has no type; "
+                f"write it as `{parameter.name}: str`"
+            )
+        hint = hints[parameter.name]
+        if hint is ToolContext:
+            context_parameter = parameter.name
+            continue
+        default = ... if parameter.default is parameter.empty else parameter.default
+        # An alias for every field: parameters called `json`, `copy` or `model_config` would
+        # otherwise clash with pydantic's own names, one of them in silence.
+        extra: dict[str, Any] = {"alias": parameter.name}
+        if parameter.name in documented and not FieldInfo.from_annotation(hint).description:
+            extra["description"] = documented[parameter.name]
+        fields[f"p{len(fields)}"] = (Annotated[hint, Field(**extra)], default)
+    try:
+        model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+        model.model_json_schema(schema_generator=_Schema)
+    except Exception as error:
+        raise DefinitionError(
+            f"{where}: tool {name!r}: no JSON schema can be made of its types ({error})"
+        ) from error
+    return model, context_parameter
+
+
+def _description(fn: Callable[..., Any]) -> str:
+    from docstring_parser import parse
+
+    parsed = parse(inspect.getdoc(fn) or "")
+    return "\n\n".join(t for t in (parsed.short_description, parsed.long_description) if t)
+
+
+def _parameter_docs(fn: Callable[..., Any]) -> dict[str, str]:
+    from docstring_parser import parse
+
+    return {
+        p.arg_name: " ".join((p.description or "").split())
+        for p in parse(inspect.getdoc(fn) or "").params
+    }
+
+
+def _explain(error: ValidationError, spec: ToolSpec) -> str:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    lines = [f"- {'.'.join(map(str, p['loc'])) or 'arguments'}: {p['msg']}" for p in problems[:10]]
+    if len(problems) > 10:
+        lines.append(f"- and {len(problems) - 10} more")
+    known = ", ".join(spec.input_schema.get("properties", {})) or "none"
+    return f"Invalid arguments for {spec.name}:\n" + "\n".join(lines) + f"\nParameters: {known}."
+
+
+def _where(fn: Callable[..., Any]) -> str:
+    code = getattr(fn, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(fn)
