@@ -15,12 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-VENV_PYTHON = VENV / "bin" / "python"
+VENV_PYTHON = str(VENV / "bin" / "python")
 LOCK = ROOT / "requirements.lock"
 STAMP = VENV / "installed.lock"
 
@@ -95,7 +94,7 @@ def prepare_venv() -> None:
     elif VENV.exists():
         shutil.rmtree(VENV)
     # Packages are brought in by uv if there is one: pip itself is added only on demand.
-    run("making .venv", [sys.executable, "-m", "venv", "--without-pip", VENV])
+    run("making .venv", [sys.executable, "-m", "venv", "--without-pip", str(VENV)])
 
 
 def install_packages() -> None:
@@ -104,7 +103,7 @@ def install_packages() -> None:
     if uv:
         sync = [uv, "pip", "sync", "--quiet", "--require-hashes"]
         try:
-            run("installing with uv", [*sync, "--python", VENV_PYTHON, LOCK], uv_environment())
+            run("installing with uv", [*sync, "--python", VENV_PYTHON, str(LOCK)], uv_environment())
             return
         except SetUpError as error:
             say(f"{error}\nuv failed; trying pip")
@@ -129,7 +128,7 @@ def uv_by_pip() -> str | None:
 
 def pip_install(*arguments: str) -> None:
     """Run pip inside `.venv`, adding pip first if it is not there."""
-    version = [str(VENV_PYTHON), "-m", "pip", "--version"]
+    version = [VENV_PYTHON, "-m", "pip", "--version"]
     if subprocess.run(version, check=False, capture_output=True).returncode:
         run("adding pip to .venv", [VENV_PYTHON, "-m", "ensurepip", "--default-pip"])
     quiet = ["--quiet", "--disable-pip-version-check", "--no-input", "--require-hashes"]
@@ -154,7 +153,7 @@ def uv_environment() -> dict[str, str]:
     return environment
 
 
-def run(step: str, command: Sequence[str | Path], environment: dict[str, str] | None = None) -> None:
+def run(step: str, command: list[str], environment: dict[str, str] | None = None) -> None:
     """Run one step quietly; on failure raise `SetUpError` with everything it printed."""
     done = subprocess.run(
         command,
