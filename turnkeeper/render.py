@@ -1,0 +1,272 @@
+"""Runs as people read them: summaries, run card, transcript, steps. Pure.
+
+Everything here shows foreign text (of a model, a tool, a caller), so everything passes
+`turnkeeper.text`: no control character reaches a terminal, and no markdown of a model can pass for
+ours. What the workflow calls (`run_card`, the summaries) is cheap and bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from turnkeeper.contract import LOAD_AGENT, RunResult, Usage
+from turnkeeper.entries import Entry
+from turnkeeper.state import Phase, RunState
+from turnkeeper.text import one_line, printable, utf8_size, well_formed
+
+SUMMARY_BYTES = 200
+"""Temporal refuses a summary of more than 400."""
+CARD_BYTES = 8_000
+"""The card is an answer to a query and travels in each of them."""
+_CARD_LINES = 8
+_CARD_CALLS = 8
+_ARGUMENT_CHARACTERS = 120
+
+# What starts an emphasis, code, link, image, HTML, entity, table cell or formula inside a line. At
+# the start of a line our own words stand, so `#`, `-` and `1.` have no meaning there.
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~&$])")
+
+
+# --- summaries --------------------------------------------------------------------------------
+
+
+def generate_summary(turn: int, model: str) -> str:
+    """The summary of a generation: `run.generate · turn 3 · claude-sonnet-5-5`."""
+    return _cut(f"run.generate · turn {turn} · {one_line(model, 80)}")
+
+
+def call_summary(tool: str, turn: int, arguments: Mapping[str, Any]) -> str:
+    """The summary of a tool call: `search · turn 1 · q="annual revenue 2025"`."""
+    told = arguments_line(arguments, SUMMARY_BYTES)
+    return _cut(f"{one_line(tool, 64)} · turn {turn}" + (f" · {told}" if told else ""))
+
+
+def arguments_line(arguments: Mapping[str, Any], limit: int) -> str:
+    """Arguments as `q="annual revenue 2025" limit=3`, on one line of at most `limit` characters."""
+    told: list[str] = []
+    room = limit
+    for name, value in arguments.items():
+        if room <= 0:
+            break
+        told.append(f"{one_line(name, 64)}={_value(value)}")
+        room -= len(told[-1]) + 1
+    return one_line(" ".join(told), limit)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(one_line(value, _ARGUMENT_CHARACTERS), ensure_ascii=False)
+    return one_line(json.dumps(value, ensure_ascii=False), _ARGUMENT_CHARACTERS)
+
+
+def _cut(text: str, limit: int = SUMMARY_BYTES) -> str:
+    if utf8_size(text) <= limit:
+        return text
+    return text.encode()[: limit - 3].decode("utf-8", "ignore") + "…"
+
+
+# --- the run card -----------------------------------------------------------------------------
+
+
+def run_card(state: RunState, workflow_id: str = "ID") -> str:
+    """The run at a glance, as markdown of at most `CARD_BYTES` bytes, for Temporal's details."""
+    parts = [_headline(state), "\n".join(_limits_used(state))]
+    if state.lines:
+        last = state.lines[-_CARD_LINES:]
+        parts.append("Last turns\n\n" + "\n".join(f"- turn {n.turn}: {_md(n.text)}" for n in last))
+    if state.outcome is None:
+        command = _code(f"starter.py stop {workflow_id} --reason ...", 250)
+        parts.append(f'To stop it: {command}, or the update `stop` with `{{"reason": "..."}}`.')
+    return _cut("\n\n".join(parts), CARD_BYTES)
+
+
+def waiting_for(state: RunState) -> str:
+    """What the run waits for, in words; empty for a run that has ended."""
+    if state.outcome is not None:
+        return ""
+    if state.spec is None:
+        return f"the agent's definition ({LOAD_AGENT})"
+    if state.phase is Phase.GENERATE:
+        return f"a reply of {one_line(state.spec.model.name, 80)}"
+    open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
+    if state.phase is Phase.EXECUTE and open_calls:
+        more = len(open_calls) - _CARD_CALLS
+        shown = ", ".join(open_calls[:_CARD_CALLS])
+        return f"results of {shown}" + (f" and {more} more" if more > 0 else "")
+    return "a worker"
+
+
+def _headline(state: RunState) -> str:
+    agent = _code(state.request.agent, 64)
+    if state.outcome is not None:
+        reason = f": {_md(state.reason)}" if state.reason else ""
+        return f"**{_md(state.outcome)}** · {agent} · {_count(state.turn, 'turn')}{reason}"
+    waiting = _md(waiting_for(state))
+    parts = [f"**{state.phase.value}** · {agent} · turn {state.turn} · waiting for {waiting}"]
+    if state.stop is not None:
+        who = f" by {_md(state.stop.actor)}" if state.stop.actor else ""
+        parts.append(f"Stop asked for{who}: {_md(state.stop.reason or 'no reason given')}")
+    if state.closing is not None:
+        parts.append(f"A last answer is asked for: {_md(state.closing)}.")
+    running = [c for c in state.calls if c.status == "running"][:_CARD_CALLS]
+    if running:
+        told = (f"{c.tool} {arguments_line(c.arguments, 100)}" for c in running)
+        parts.append("\n".join(f"- running: {_code(t, 160)}" for t in told))
+    return "\n\n".join(parts)
+
+
+def _limits_used(state: RunState) -> list[str]:
+    limits = state.limits
+    ends = datetime.fromtimestamp(state.deadline, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    tokens = f"{state.usage.total:,}" + (f" of {limits.tokens:,}" if limits.tokens else "")
+    errors = f"{state.total_errors} of {_count(state.total_calls, 'call')}"
+    return [
+        "Limits used",
+        "",
+        f"- turns: {state.turn} of {limits.turns}",
+        f"- tokens: {tokens}",
+        f"- tool errors: {errors}, {_in_a_row(state.recent)} of {limits.consecutive_errors} in a row",
+        f"- time: ends by {ends}",
+    ]
+
+
+def _in_a_row(recent: Sequence[bool]) -> int:
+    count = 0
+    for failed in reversed(recent):
+        if not failed:
+            break
+        count += 1
+    return count
+
+
+def _md(text: str, limit: int = 160) -> str:
+    """Foreign text as inert markdown on one line."""
+    return _MARKDOWN.sub(r"\\\1", one_line(text, limit))
+
+
+def _code(text: str, limit: int) -> str:
+    """Foreign text as a code span on one line; nothing but a backtick ends one."""
+    return "`" + (one_line(text, limit).replace("`", "'") or " ") + "`"
+
+
+# --- the transcript ---------------------------------------------------------------------------
+
+
+def reply_text(value: Any) -> str:
+    """What a reply says, its text blocks joined; dialect `anthropic-messages`."""
+    texts = [b.get("text") for b in reply_blocks(value) if b.get("type") == "text"]
+    return "".join(t for t in texts if isinstance(t, str))
+
+
+def reply_calls(value: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The tool calls of a reply, as (tool, arguments)."""
+    return [
+        (str(b.get("name")), b["input"] if isinstance(b.get("input"), dict) else {})
+        for b in reply_blocks(value)
+        if b.get("type") == "tool_use"
+    ]
+
+
+def reply_blocks(value: Any) -> list[dict[str, Any]]:
+    """The content blocks of a reply that can be read at all."""
+    content = value.get("content") if isinstance(value, dict) else None
+    return [b for b in content if isinstance(b, dict)] if isinstance(content, list) else []
+
+
+def transcript_text(
+    entries: Sequence[Entry], *, first: int = 1, unanswered: Sequence[str] = ()
+) -> str:
+    """The whole transcript for a terminal, nothing cut: a number, who speaks, what is said.
+
+    `first` is the number of the first entry; `unanswered` are lines on calls that still run.
+    """
+    rows = [_row(str(n), *_told(entry)) for n, entry in enumerate(entries, start=first)]
+    rows += [_row("", "waiting", one_line(line, 500)) for line in unanswered]
+    return "\n".join(rows)
+
+
+def transcript_markdown(entries: Sequence[Entry], *, first: int = 1) -> str:
+    """The whole transcript as markdown: a heading for each entry, its text in a fenced block."""
+    parts = []
+    for number, entry in enumerate(entries, start=first):
+        who, text = _told(entry)
+        shown = printable(well_formed(text))
+        ticks = max((len(t) for t in re.findall("`+", shown)), default=0)
+        fence = "`" * max(3, ticks + 1)
+        parts.append(f"### {number}. {_md(who)}\n\n{fence}text\n{shown}\n{fence}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(number: str, who: str, text: str) -> str:
+    lines = printable(well_formed(text)).split("\n")
+    indented = ("\n" + " " * 18).join(lines)
+    return f"{number:>4}  {one_line(who, 40):<10}  {indented}".rstrip()
+
+
+def _told(entry: Entry) -> tuple[str, str]:
+    value = entry.value if isinstance(entry.value, dict) else {}
+    if entry.kind == "message":
+        return "message", str(value.get("text"))
+    if entry.kind == "result":
+        failed = "error: " if value.get("error") else ""
+        return str(value.get("tool")), failed + str(value.get("text"))
+    return "reply", "\n".join(_block(b) for b in reply_blocks(value)) or "(empty)"
+
+
+def _block(block: Mapping[str, Any]) -> str:
+    kind = block.get("type")
+    if kind == "text":
+        return str(block.get("text"))
+    if kind == "thinking":
+        return f"(thinking) {block.get('thinking') or '...'}"
+    if kind == "tool_use":
+        arguments = block.get("input")
+        told = (
+            " ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in arguments.items())
+            if isinstance(arguments, dict)
+            else json.dumps(arguments, ensure_ascii=False)
+        )
+        return f"-> {block.get('name')} {told}".rstrip()
+    return f"({kind})"
+
+
+# --- results and steps ------------------------------------------------------------------------
+
+
+def result_lines(result: RunResult) -> list[str]:
+    """How a run ended, for people: outcome and sums, then the reason if there is one."""
+    counts = f"{_count(result.turns, 'turn')} · {_count(result.calls, 'tool call')}"
+    sums = f"{usage_text(result.usage)} · {result.seconds:.1f} s"
+    lines = [f"{one_line(result.outcome, 64)} · {counts} · {sums}"]
+    if result.reason:
+        lines.append(f"reason: {one_line(result.reason, 1_000)}")
+    return lines
+
+
+def usage_text(usage: Usage) -> str:
+    """Token counts in a few words: `1,234 tokens (56 out)`."""
+    out = usage.output_tokens + usage.estimated_tokens
+    return f"{usage.total:,} tokens ({out:,} out)"
+
+
+def step_line(turn: int | None, phase: str, text: str, *, colour: bool, width: int = 100) -> str:
+    """One line of progress: the turn (on its first line only), the phase, what happened.
+
+    `width` counts visible characters; 0 cuts nothing.
+    """
+    label = f"turn {turn}" if turn is not None else ""
+    room = max(width - 20, 20) if width else 100_000
+    shown = one_line(text, room)
+    name = f"\x1b[{_COLOURS.get(phase, '1')}m{phase:<8}\x1b[0m" if colour else f"{phase:<8}"
+    return f"{label:<8}  {name}  {shown}".rstrip()
+
+
+_COLOURS = {"GENERATE": "36", "PARSE": "35", "EXECUTE": "33", "RESUME": "32"}
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
