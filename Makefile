@@ -2,7 +2,8 @@
 # PYTHON=/path/to/python3.12 chooses the interpreter of a new .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo crash-demo dev test lint types imports compose-check lock set-up
+.PHONY: help demo crash-demo dev test lint types imports compose-check lock lock-check \
+	set-up
 
 PYTHON ?=
 export PYTHON
@@ -38,10 +39,17 @@ imports: set-up ## Imports point one way.
 compose-check: set-up ## docker-compose.yml against the compose specification.
 	@$(VENV_PYTHON) -m check_jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 
+# The registry is named, so that a machine's own mirror never gets into the lock.
+UV_LOCK := $(VENV_PYTHON) -m uv lock --default-index https://pypi.org/simple
+UV_EXPORT := $(VENV_PYTHON) -m uv export --quiet --frozen --no-emit-project --all-groups --no-header
+
 lock: set-up ## Resolve the dependencies anew: uv.lock, then requirements.lock.
-	@$(VENV_PYTHON) -m uv lock --default-index https://pypi.org/simple
-	@$(VENV_PYTHON) -m uv export --quiet --frozen --no-emit-project --all-groups --no-header \
-		--output-file requirements.lock >/dev/null
+	@$(UV_LOCK)
+	@$(UV_EXPORT) --output-file requirements.lock >/dev/null
+
+lock-check: set-up ## Both locks say what pyproject.toml asks for.
+	@$(UV_LOCK) --check
+	@$(UV_EXPORT) | cmp - requirements.lock
 
 set-up: ## The private .venv with the locked dependencies.
 	@sh scripts/set-up
