@@ -20,10 +20,10 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.testing import WorkflowEnvironment
 
+from turnkeeper.contract import ATTRIBUTE_TYPES
 from turnkeeper.testing import embedded
 from turnkeeper.testing.embedded import (
     RETENTION_DAYS,
-    SEARCH_ATTRIBUTES,
     EmbeddedServer,
     EmbeddedServerError,
     dev_server_arguments,
@@ -119,7 +119,7 @@ async def test_closed_runs_are_kept_for_a_month(server: EmbeddedServer) -> None:
 async def test_the_search_attributes_exist(server: EmbeddedServer) -> None:
     """All attributes a run may set are there, so that setting one does not wedge it."""
     client = await Client.connect(server.address)
-    assert await search_attributes(client) == set(SEARCH_ATTRIBUTES)
+    assert await search_attributes(client) == set(ATTRIBUTE_TYPES)
 
 
 def test_it_listens_on_loopback_alone(server: EmbeddedServer) -> None:
@@ -209,11 +209,11 @@ async def test_an_older_database_gets_new_search_attributes(
 ) -> None:
     """The server registers its arguments in a new database only: `start` adds what is missing."""
     with monkeypatch.context() as older:
-        older.setattr(embedded, "SEARCH_ATTRIBUTES", {"TurnkeeperAgent": "Keyword"})
+        older.setattr(embedded, "ATTRIBUTE_TYPES", {"TurnkeeperAgent": "Keyword"})
         EmbeddedServer.start(tmp_path, port=0).stop()
     with EmbeddedServer.start(tmp_path, port=0) as server:
         client = await Client.connect(server.address)
-        assert await search_attributes(client) == set(SEARCH_ATTRIBUTES)
+        assert await search_attributes(client) == set(ATTRIBUTE_TYPES)
 
 
 @pytest.mark.crash
@@ -324,7 +324,7 @@ async def test_a_test_environment_takes_the_same_tuning() -> None:
     async with await WorkflowEnvironment.start_local(
         dev_server_existing_path=find_temporal(), dev_server_extra_args=dev_server_arguments()
     ) as environment:
-        assert await search_attributes(environment.client) == set(SEARCH_ATTRIBUTES)
+        assert await search_attributes(environment.client) == set(ATTRIBUTE_TYPES)
 
 
 async def test_virtual_time_takes_the_same_tuning() -> None:
@@ -333,7 +333,7 @@ async def test_virtual_time_takes_the_same_tuning() -> None:
         dev_server_existing_path=find_temporal(),
         dev_server_extra_args=dev_server_arguments(time_skipping=True),
     ) as environment:
-        assert await search_attributes(environment.client) == set(SEARCH_ATTRIBUTES)
+        assert await search_attributes(environment.client) == set(ATTRIBUTE_TYPES)
 
 
 def test_importing_it_does_not_import_temporalio() -> None:

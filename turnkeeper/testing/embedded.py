@@ -37,12 +37,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from turnkeeper.contract import ATTRIBUTE_TYPES
 from turnkeeper.errors import TurnkeeperError
 
 __all__ = [
     "NAMESPACE",
     "RETENTION_DAYS",
-    "SEARCH_ATTRIBUTES",
     "EmbeddedServer",
     "EmbeddedServerError",
     "dev_server_arguments",
@@ -52,18 +52,6 @@ __all__ = [
 
 NAMESPACE = "default"
 RETENTION_DAYS = 30
-
-# Names and types as `temporal operator search-attribute` spells them.
-SEARCH_ATTRIBUTES = {
-    "TurnkeeperAgent": "Keyword",
-    "TurnkeeperCostUsd": "Double",
-    "TurnkeeperModel": "Keyword",
-    "TurnkeeperOutcome": "Keyword",
-    "TurnkeeperStatus": "Keyword",
-    "TurnkeeperTenant": "Keyword",
-    "TurnkeeperTokens": "Int",
-    "TurnkeeperTurns": "Int",
-}
 
 _HOST = "127.0.0.1"
 _PORT = 7233
@@ -257,7 +245,7 @@ def dev_server_arguments(
         # Survives the end of the process; the last writes may be lost with the machine's power.
         arguments += ["--sqlite-pragma=journal_mode=WAL", "--sqlite-pragma=synchronous=NORMAL"]
     if search_attributes:
-        arguments += [f"--search-attribute={n}={kind}" for n, kind in SEARCH_ATTRIBUTES.items()]
+        arguments += [f"--search-attribute={n}={kind}" for n, kind in ATTRIBUTE_TYPES.items()]
     return arguments
 
 
@@ -418,10 +406,10 @@ def _set_up_namespace(temporal: str, address: str) -> None:
         _ask(temporal, address, "operator", "namespace", "update", "--retention", days)
     if (found := _retention(temporal, address)) != seconds:
         raise EmbeddedServerError(f"the namespace's retention is {found} instead of {seconds}")
-    missing = SEARCH_ATTRIBUTES.keys() - _known_attributes(temporal, address)
+    missing = ATTRIBUTE_TYPES.keys() - _known_attributes(temporal, address)
     for name in sorted(missing):
         create = ["operator", "search-attribute", "create", "--name", name]
-        _ask(temporal, address, *create, "--type", SEARCH_ATTRIBUTES[name])
+        _ask(temporal, address, *create, "--type", ATTRIBUTE_TYPES[name])
     if missing and (missing := missing - _known_attributes(temporal, address)):
         raise EmbeddedServerError(f"search attributes not created: {', '.join(sorted(missing))}")
 
