@@ -124,12 +124,13 @@ def _limits_used(state: RunState) -> list[str]:
     ends = datetime.fromtimestamp(state.deadline, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     tokens = f"{state.usage.total:,}" + (f" of {limits.tokens:,}" if limits.tokens else "")
     errors = f"{state.total_errors} of {_count(state.total_calls, 'call')}"
+    row = f"{_in_a_row(state.recent)} of {limits.consecutive_errors} in a row"
     return [
         "Limits used",
         "",
         f"- turns: {state.turn} of {limits.turns}",
         f"- tokens: {tokens}",
-        f"- tool errors: {errors}, {_in_a_row(state.recent)} of {limits.consecutive_errors} in a row",
+        f"- tool errors: {errors}, {row}",
         f"- time: ends by {ends}",
     ]
 
