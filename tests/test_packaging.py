@@ -1,0 +1,162 @@
+"""What is shipped and run outside the checkout: the wheel, the locks, the Compose file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.testing import WorkflowEnvironment
+
+from turnkeeper.contract import ATTRIBUTE_TYPES
+from turnkeeper.testing.embedded import dev_server_arguments, find_temporal
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    """The Compose file, as parsed."""
+    loaded: dict[str, Any] = YAML(typ="safe").load(ROOT / "docker-compose.yml")
+    return loaded
+
+
+def check_compose(path: Path) -> subprocess.CompletedProcess[str]:
+    """Validate a Compose file against the specification's schema."""
+    schema = ["--builtin-schema", "vendor.compose-spec"]
+    command = [sys.executable, "-m", "check_jsonschema", *schema, str(path)]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def test_the_wheel_ships_turnkeeper_alone(tmp_path: Path) -> None:
+    """No `workflows`, `activities`, tests or examples: other distributions use those names."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.iterdir()
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    top_level = {name.split("/")[0] for name in names}
+    assert {name for name in top_level if not name.endswith(".dist-info")} == {"turnkeeper"}
+    assert "turnkeeper/contract.py" in names
+    assert "turnkeeper/testing/embedded.py" in names
+
+
+def test_the_locks_name_the_public_registry_alone() -> None:
+    """No mirror's address: `uv.lock` names PyPI, `requirements.lock` no address at all."""
+    locked = (ROOT / "uv.lock").read_text()
+    hosts = set(re.findall(r'"(?:\w+://)([^/"]+)', locked))
+    assert hosts == {"pypi.org", "files.pythonhosted.org"}
+    assert not re.search(r'"(?:file://|/|\.\.)', locked)
+    assert "://" not in (ROOT / "requirements.lock").read_text()
+
+
+def test_every_locked_package_has_a_hash() -> None:
+    """The set-up installs nothing that was not seen when the lock was made."""
+    lock = (ROOT / "requirements.lock").read_text()
+    blocks = re.findall(r"^\S+==(?:.*\\\n)*.*$", lock, re.MULTILINE)
+    assert len(blocks) > 50
+    assert all("--hash=sha256:" in block for block in blocks)
+
+
+def test_the_pure_core_is_all_of_turnkeeper_but_its_io() -> None:
+    """A new module of `turnkeeper` is either in the import contract or known to do I/O."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    (pure,) = [c["source_modules"] for c in contracts if c["id"] == "pure-core"]
+    does_io = {"artifacts", "client", "converter", "history"}
+    modules = {path.stem for path in (ROOT / "turnkeeper").glob("*.py")} - {"__init__"}
+    assert modules - does_io == {name.removeprefix("turnkeeper.") for name in pure}
+
+
+def test_the_compose_file_is_valid() -> None:
+    """It follows the Compose specification."""
+    checked = check_compose(ROOT / "docker-compose.yml")
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_the_compose_check_sees_a_misspelt_condition(tmp_path: Path) -> None:
+    """The check is not a formality: one wrong word is found."""
+    wrong = tmp_path / "docker-compose.yml"
+    text = (ROOT / "docker-compose.yml").read_text()
+    wrong.write_text(text.replace("service_healthy", "service_helthy", 1))
+    assert check_compose(wrong).returncode == 1
+
+
+def test_compose_publishes_to_loopback_only(compose: dict[str, Any]) -> None:
+    """Temporal and its UI have no login: they are not for the network."""
+    ports = [port for service in compose["services"].values() for port in service.get("ports", [])]
+    assert len(ports) == 2
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_compose_creates_the_search_attributes_of_the_contract(compose: dict[str, Any]) -> None:
+    """The namespace one-shot adds exactly the attributes that runs set."""
+    (script,) = compose["services"]["namespace"]["command"]
+    added = dict(re.findall(r"^add (\w+) (\w+)$", script, re.MULTILINE))
+    assert added == ATTRIBUTE_TYPES
+
+
+def test_compose_holds_no_secret(compose: dict[str, Any]) -> None:
+    """The provider's key comes from the caller; the password's default names its purpose."""
+    assert compose["services"]["worker"]["environment"]["ANTHROPIC_API_KEY"] is None
+    password = compose["services"]["postgresql"]["environment"]["POSTGRES_PASSWORD"]
+    assert password == "${TURNKEEPER_POSTGRES_PASSWORD:-for-development-only}"
+    assert compose["services"]["temporal"]["environment"]["POSTGRES_PWD"] == password
+
+
+def test_compose_starts_in_order(compose: dict[str, Any]) -> None:
+    """Database, schema, server, namespace, worker: each waits for the one before it."""
+    waits = {name: service.get("depends_on", {}) for name, service in compose["services"].items()}
+    done, healthy = "service_completed_successfully", "service_healthy"
+    assert waits["schema"] == {"postgresql": {"condition": healthy}}
+    assert waits["temporal"] == {"schema": {"condition": done}}
+    assert waits["namespace"] == {"temporal": {"condition": healthy}}
+    assert waits["worker"] == {"namespace": {"condition": done}}
+
+
+@pytest.mark.parametrize("name", ["schema", "namespace"])
+def test_the_one_shots_are_valid_shell(compose: dict[str, Any], name: str) -> None:
+    """Their scripts parse once Compose has undone the doubled dollar signs."""
+    (script,) = compose["services"][name]["command"]
+    text = script.replace("$$", "$")
+    subprocess.run(["/bin/sh", "-n", "-c", text], check=True, capture_output=True)
+
+
+async def test_the_namespace_one_shot_can_run_again(compose: dict[str, Any]) -> None:
+    """Against a real server: it makes namespace and attributes, the second time nothing."""
+    (script,) = compose["services"]["namespace"]["command"]
+    async with await WorkflowEnvironment.start_local(
+        dev_server_existing_path=find_temporal(),
+        dev_server_extra_args=dev_server_arguments(search_attributes=False),
+    ) as environment:
+        service = environment.client.service_client
+        variables = {
+            "PATH": f"{Path(find_temporal()).parent}{os.pathsep}{os.environ['PATH']}",
+            "TEMPORAL_ADDRESS": service.config.target_host,
+            "TEMPORAL_NAMESPACE": "compose",
+        }
+        for _ in range(2):
+            command = ["/bin/sh", "-euc", script.replace("$$", "$")]
+            shell = await asyncio.create_subprocess_exec(*command, env=variables)
+            assert await shell.wait() == 0
+        request = ListSearchAttributesRequest(namespace="compose")
+        listed = await service.operator_service.list_search_attributes(request)
+    assert set(listed.custom_attributes) == set(ATTRIBUTE_TYPES)
+
+
+def test_everything_the_image_copies_is_in_its_context() -> None:
+    """`.dockerignore` lets through what the Dockerfile copies."""
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    copies = re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE)
+    copied = {name for line in copies for name in line.split()}
+    ignore = (ROOT / ".dockerignore").read_text().splitlines()
+    assert copied == {line[1:] for line in ignore if line.startswith("!")}
