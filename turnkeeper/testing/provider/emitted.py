@@ -1,0 +1,112 @@
+"""What this provider has emitted and a later request may refer to.
+
+Three rules need it: block types unknown to the API are accepted in assistant messages only if
+they came from here; a conversation may end with an assistant message only if that reply was
+paused; thinking blocks may not be left out of a tool loop. A `Fact` is one reply's share of it.
+It is written to the log, so that a provider started again on the same log still knows it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+from turnkeeper.testing.provider.replies import Json
+from turnkeeper.testing.provider.signatures import THINKING_TYPES, seal
+
+ASSISTANT_BLOCK_TYPES = frozenset(
+    {
+        "text",
+        "thinking",
+        "redacted_thinking",
+        "tool_use",
+        "server_tool_use",
+        "web_search_tool_result",
+        "web_fetch_tool_result",
+        "code_execution_tool_result",
+        "bash_code_execution_tool_result",
+        "text_editor_code_execution_tool_result",
+        "tool_search_tool_result",
+        "container_upload",
+    }
+)
+_RESUMABLE = frozenset({"pause_turn", "compaction"})
+
+
+class Fact(TypedDict, total=False):
+    """One reply, as far as it must be remembered; digests are hexadecimal."""
+
+    types: list[str]
+    resumable: str
+    before: str
+    call_ids: list[Any]
+    seals: list[str]
+
+
+def fact(
+    content: Sequence[Json], stop_reason: str | None, before: bytes, after: bytes
+) -> Fact | None:
+    """What must be remembered of a reply sent after the prefix with digest `before`; with it the
+    digest is `after`. None if nothing."""
+    known: Fact = {}
+    types = {str(block.get("type")) for block in content} - ASSISTANT_BLOCK_TYPES
+    if types:
+        known["types"] = sorted(types)
+    if stop_reason in _RESUMABLE:
+        known["resumable"] = after.hex()
+    seals = seals_of(content)
+    if seals:
+        known["before"] = before.hex()
+        known["call_ids"] = call_ids_of(content)
+        known["seals"] = seals
+    return known or None
+
+
+def call_ids_of(content: Sequence[Json]) -> list[Any]:
+    """The ids of the tool_use blocks."""
+    return [block.get("id") for block in content if block.get("type") == "tool_use"]
+
+
+def seals_of(content: Sequence[Json]) -> list[str]:
+    """The signatures and data of the thinking blocks."""
+    return [seal(block) for block in content if block.get("type") in THINKING_TYPES]
+
+
+class Memory:
+    """Facts of the most recent replies, at most `capacity` of each kind."""
+
+    def __init__(self, capacity: int = 20_000) -> None:
+        self._capacity = capacity
+        self.types: set[str] = set()
+        self._resumable: OrderedDict[str, None] = OrderedDict()
+        self._thinking: OrderedDict[tuple[str, str], list[list[str]]] = OrderedDict()
+
+    def add(self, known: Fact) -> None:
+        """Remember a reply."""
+        if len(self.types) < self._capacity:
+            self.types.update(known.get("types", ()))
+        if "resumable" in known:
+            self._resumable[known["resumable"]] = None
+        if "seals" in known:
+            key = (known["before"], str(known["call_ids"]))
+            variants = self._thinking.setdefault(key, [])
+            if known["seals"] not in variants:
+                variants.append(known["seals"])
+        for entries in (self._resumable, self._thinking):
+            if len(entries) > self._capacity:
+                entries.popitem(last=False)
+
+    @property
+    def has_thinking(self) -> bool:
+        """Whether any thinking was emitted."""
+        return bool(self._thinking)
+
+    def is_resumable(self, conversation: bytes) -> bool:
+        """Whether the conversation ends with a reply that asked to be continued."""
+        return conversation.hex() in self._resumable
+
+    def thinking_sent(self, before: bytes, call_ids: list[Any]) -> list[list[str]]:
+        """The thinking of each reply with these tool calls sent after this prefix; empty if none
+        is known."""
+        return self._thinking.get((before.hex(), str(call_ids)), [])

@@ -1,0 +1,131 @@
+"""A script: which reply a request gets.
+
+A script is a function `(Exchange) -> Reply`, or a sequence of steps. Step number `turn` answers a
+request with `turn` assistant messages, so a request that is sent again after a crash gets the same
+step again. A step is a reply, a function, or a list of alternatives for identical requests: the
+first sending gets the first, the second the second, and the last one stays.
+
+    script = [
+        [status(529), call("search", {"q": "revenue"})],
+        lambda exchange: text(exchange.last_results[0].text),
+    ]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+from turnkeeper.testing.provider.replies import Json, Reply, status
+
+
+class Result(NamedTuple):
+    """A tool result as the model reads it; `text` joins its text blocks by newlines."""
+
+    tool_use_id: str
+    text: str
+    is_error: bool
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A request that passed the rules, as a script sees it.
+
+    body: the parsed request. headers: lower-case names, without the credentials.
+    repeat: how often a request with this very body was answered before. arrival: the number of
+    this request among all that reached the provider, from 1.
+    """
+
+    body: Json
+    headers: Mapping[str, str]
+    repeat: int
+    arrival: int
+
+    @cached_property
+    def turn(self) -> int:
+        """The number of assistant messages in the request."""
+        return sum(message["role"] == "assistant" for message in self.body["messages"])
+
+    @property
+    def stream(self) -> bool:
+        """Whether the request asked for server-sent events."""
+        return bool(self.body.get("stream"))
+
+    @property
+    def tools(self) -> list[str]:
+        """The names of the tools in the request."""
+        return [tool["name"] for tool in self.body.get("tools") or [] if "name" in tool]
+
+    @cached_property
+    def last_results(self) -> list[Result]:
+        """The tool results in the last message, if a user message; else nothing."""
+        last = self.body["messages"][-1]
+        if last["role"] != "user":
+            return []
+        return [
+            Result(block["tool_use_id"], _text(block.get("content")), bool(block.get("is_error")))
+            for block in _blocks(last["content"])
+            if block["type"] == "tool_result"
+        ]
+
+    @cached_property
+    def prompt(self) -> str:
+        """The first text of a user, or an empty string."""
+        return self._user_text(self.body["messages"])
+
+    @cached_property
+    def last_text(self) -> str:
+        """The text of the last user message that has any, or an empty string."""
+        return self._user_text(reversed(self.body["messages"]))
+
+    @staticmethod
+    def _user_text(messages: Any) -> str:
+        texts = (_text(message["content"]) for message in messages if message["role"] == "user")
+        return next((text for text in texts if text), "")
+
+
+StepFunction: TypeAlias = Callable[[Exchange], Reply]
+Step: TypeAlias = Reply | StepFunction | Sequence[Reply | StepFunction]
+Script: TypeAlias = StepFunction | Sequence[Step]
+
+
+def answer(script: Script, exchange: Exchange) -> Reply:
+    """The script's reply to `exchange`.
+
+    A step that is missing, raises, or gives something else than a reply is answered with HTTP 500
+    and a message that says so: the test that wrote the script has to see it.
+    """
+    try:
+        step: Any = script
+        if not callable(script):
+            if exchange.turn >= len(script):
+                return _broken(f"the script has no step for turn {exchange.turn}", len(script))
+            step = script[exchange.turn]
+        if isinstance(step, Sequence):
+            step = step[min(exchange.repeat, len(step) - 1)]
+        if callable(step):
+            step = step(exchange)
+    except Exception as error:  # noqa: BLE001 - any failure of a script is shown to its author
+        return _broken(f"the script raised {type(error).__name__}: {error}")
+    if not isinstance(step, Reply):
+        return _broken(
+            f"the script gave {type(step).__name__} for turn {exchange.turn}, not a Reply"
+        )
+    return step
+
+
+def _broken(problem: str, steps: int | None = None) -> Reply:
+    length = "" if steps is None else f" (it has {steps}, counted from 0)"
+    return status(500, message=problem + length)
+
+
+def _blocks(content: Any) -> list[Json]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return content or []
+
+
+def _text(content: Any) -> str:
+    return "\n".join(block["text"] for block in _blocks(content) if block["type"] == "text")
