@@ -20,6 +20,7 @@ from pydantic import Field
 from examples.finance.arithmetic import MAX_LENGTH, ExpressionError, calculate
 from examples.finance.call_log import logged
 from examples.finance.library import Hit, LibraryError, open_library
+from examples.finance.settings import seconds
 from turnkeeper import ToolContext, ToolFailed, tool
 
 __all__ = ["calculator", "search"]
@@ -47,7 +48,7 @@ def search(
     with its document, page and heading. Amounts are in millions of US dollars ($M) unless the
     passage says otherwise."""
     with logged("search", ctx):
-        time.sleep(_delay("FINANCE_SEARCH_DELAY"))
+        time.sleep(seconds("FINANCE_SEARCH_DELAY"))
         folder = Path(os.environ.get("FINANCE_DOCUMENTS") or _PACKAGED_DOCUMENTS)
         try:
             hits = open_library(folder).search(q, limit)
@@ -85,10 +86,3 @@ def calculator(
 def _shown(hit: Hit) -> str:
     place = [hit.title, f"page {hit.page}" if hit.page else "", hit.heading]
     return f"{', '.join(filter(None, place))} ({hit.document}.md)\n{hit.text}"
-
-
-def _delay(variable: str) -> float:
-    try:
-        return min(60.0, max(0.0, float(os.environ.get(variable) or 0)))
-    except ValueError:
-        return 0.0
