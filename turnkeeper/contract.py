@@ -202,6 +202,8 @@ class LoadAgentOutput(_Inner):
     """Of the whole spec, also where `spec` is only its outline."""
     attributes: list[str] = Field(default_factory=list)
     """Our search attributes that this namespace has: upserting another one would wedge the run."""
+    heartbeat_seconds: float = 10
+    """How long a worker may be silent in an activity before it is held for dead."""
 
 
 class GenerateInput(_Inner):

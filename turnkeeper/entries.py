@@ -57,8 +57,13 @@ class Position(BaseModel):
         """The position once `entries` follow."""
         digest, count = self.digest, self.entries
         for entry in entries:
-            digest, count = _hash(digest + entry.digest), count + 1
+            digest, count = chain(digest, entry), count + 1
         return Position(digest=digest, entries=count)
+
+
+def chain(digest: str, entry: Entry) -> str:
+    """The digest of a transcript once `entry` follows the part that has `digest`."""
+    return _hash(digest + entry.digest)
 
 
 def admit(kind: Kind, value: Any, *, dialect: str | None = None) -> Entry:

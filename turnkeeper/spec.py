@@ -60,7 +60,7 @@ class Limits(_Frozen):
     """Tool calls of one reply that are run."""
     parallel_calls: Annotated[int, Field(ge=1, le=MAX_CALLS_PER_REPLY)] = 8
     """Tool calls in flight at once."""
-    consecutive_errors: Annotated[int, Field(ge=1, le=1_000)] = 8
+    consecutive_errors: Annotated[int, Field(ge=1, le=100)] = 5
     """Tool errors in a row that end the run with `error_limit`."""
     recent_errors: Annotated[int, Field(ge=1, le=100)] | None = None
     """Tool errors among the last `recent_calls` that end the run with `error_limit`."""

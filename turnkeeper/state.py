@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from turnkeeper.contract import GenerateOutput, RunRequest, Sealed, StopRequest, Usage
 from turnkeeper.entries import Entry, Position, arguments_digest, digest_of, message, result
-from turnkeeper.parse import ProposedCall
+from turnkeeper.parse import Parsed, ProposedCall
 from turnkeeper.spec import (
     MAX_INLINE_RESULT_BYTES,
     MAX_REPLY_RESULTS_BYTES,
@@ -22,9 +22,12 @@ from turnkeeper.spec import (
     Limits,
     ToolSpec,
 )
+from turnkeeper.text import clip, one_line
 
 MAX_DISCARDED = 2
 """Replies in a row that may be thrown away (grown, senseless or empty) before the run ends."""
+MAX_LINES = 8
+"""Turns that the run card shows."""
 MAX_CONTINUED = 10
 """Paused replies in a row that are asked on."""
 
@@ -56,10 +59,17 @@ class Call(BaseModel):
     outcome: Literal["ok", "error", "unknown", "not_run"] | None = None
     entry: Entry | None = None
     """Its result, once done."""
+    invalid: bool = False
+    """An unknown tool, or arguments that it cannot take."""
 
     @property
     def failed(self) -> bool:
         return self.outcome in ("error", "unknown")
+
+    def refuse(self, text: str) -> None:
+        """It cannot be run as the model wrote it."""
+        self.invalid = True
+        self.finish("error", text)
 
     def finish(
         self, outcome: Literal["ok", "error", "unknown", "not_run"], text_or_entry: str | Entry
@@ -87,6 +97,7 @@ class RunState(BaseModel):
 
     version: int = 1
     request: RunRequest
+    """As it came, but the prompt only as its first line: all of it is the first entry."""
     key_base: str
     """What idempotency keys are made of beside the call's place."""
     started: float
@@ -94,6 +105,7 @@ class RunState(BaseModel):
     spec: AgentSpec | None = None
     spec_digest: str = ""
     attributes: list[str] = Field(default_factory=list)
+    heartbeat_seconds: float = 10
 
     phase: Phase = Phase.GENERATE
     turn: int = 1
@@ -143,6 +155,12 @@ class RunState(BaseModel):
 
     # --- PARSE ----------------------------------------------------------------------------------
 
+    def note(self, parsed: Parsed) -> None:
+        """Remember the turn in a line, for the run card."""
+        said = [c.tool for c in parsed.calls[:5]] or [parsed.text or parsed.reason or "-"]
+        text = f"{parsed.decision}: {one_line(', '.join(said), 160)}"
+        self.lines = [*self.lines, Line(turn=self.turn, text=text)][-MAX_LINES:]
+
     def keep_reply(self) -> None:
         assert self.reply is not None
         self.base = self.base.after([self.reply.entry])
@@ -168,8 +186,10 @@ class RunState(BaseModel):
             for i, p in enumerate(proposed)
         ]
         for call, p in zip(self.calls, proposed, strict=True):
-            if p.refused is not None:
-                call.finish("error", p.refused)
+            if self.tool(call) is None:
+                call.refuse(self._no_such_tool(call.tool))
+            elif p.refused is not None:
+                call.refuse(p.refused)
         for call in self.calls[self.limits.calls_per_turn :]:
             call.finish(
                 "not_run", f"Not run: at most {self.limits.calls_per_turn} calls in one reply."
@@ -203,6 +223,10 @@ class RunState(BaseModel):
                     break
             broken = broken or (mutates and call.failed)
         return ready
+
+    def _no_such_tool(self, name: str) -> str:
+        known = ", ".join(t.name for t in self.spec.tools) if self.spec else ""
+        return f"There is no tool {name[:100]!r}. Tools: {clip(known, 2_000) or 'none'}."
 
     def _mutates(self, call: Call) -> bool:
         spec = self.tool(call)
@@ -273,10 +297,6 @@ class RunState(BaseModel):
     def deadline(self) -> float:
         """Workflow time, seconds since 1970."""
         return self.started + self.limits.wall_seconds
-
-    @property
-    def position(self) -> Position:
-        return self.base.after(self.pending)
 
 
 def key_base(workflow_id: str, run: str) -> str:

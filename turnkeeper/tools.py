@@ -12,7 +12,7 @@ import inspect
 import logging
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Literal, Protocol, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_json
 
-from turnkeeper.errors import DefinitionError
+from turnkeeper.errors import DefinitionError, StateLost, ToolFailed
 from turnkeeper.spec import Effect, ToolSpec
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -57,7 +57,7 @@ class ToolContext:
     resume_from: Any = None
     """Details of the last heartbeat of an attempt that was lost, or None."""
     _heartbeat: Callable[[Any], None] = dataclasses.field(default=lambda details: None, repr=False)
-    _read_artifact: Callable[[str, int, int], str] | None = dataclasses.field(
+    _artifact: Callable[[str], Awaitable[bytes]] | None = dataclasses.field(
         default=None, repr=False
     )
 
@@ -65,6 +65,19 @@ class ToolContext:
     def principal(self) -> str | None:
         """On whose behalf the run acts: `metadata["principal"]` of the start request."""
         return self.metadata.get("principal")
+
+    async def artifact(self, artifact: str) -> bytes:
+        """The content of an artifact of this run.
+
+        Raises:
+            ToolFailed: the run has no such artifact.
+        """
+        if self._artifact is None:
+            raise ToolFailed("This run has no artifacts.")
+        try:
+            return await self._artifact(artifact)
+        except StateLost as error:
+            raise ToolFailed(str(error)) from None
 
     def heartbeat(self, details: Any = None) -> None:
         """Tell that the tool lives and where it stands; the next attempt reads `resume_from`."""

@@ -1,57 +1,76 @@
 """The view: which entries the next request is made of. Pure.
 
 Within an epoch a view only grows, since newer models refuse a conversation whose earlier part was
-changed. A reply that was discarded is cut off again; nothing else is ever removed.
+changed. Only a reply that was discarded is left out again.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 
-from turnkeeper.entries import Entry, Position
+from turnkeeper.entries import Entry, Position, chain
 
 
 class View:
-    """A growing list of entries that knows the position after each of them."""
+    """A growing list of entries that knows the digest after each of them."""
 
-    def __init__(self, start: Position | None = None) -> None:
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries: list[Entry] = []
-        self.positions: list[Position] = [start or Position()]
+        self.digests: list[str] = [""]
+        self.call_ids: set[str] = set()
+        """Ids of all tool calls in it: a provider refuses one that comes twice."""
         self.bytes = 0
+        """Weight of the entries as JSON."""
+        self.extend(entries)
 
-    def extend(self, entries: Iterable[Entry], *, size: int = 0) -> None:
-        """Append entries; `size` is their weight in bytes, for caches."""
+    def extend(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             self.entries.append(entry)
-            self.positions.append(self.positions[-1].after([entry]))
-        self.bytes += size
+            self.digests.append(chain(self.digests[-1], entry))
+            self.call_ids.update(call_ids(entry))
+            self.bytes += _weight(entry)
 
     @property
     def position(self) -> Position:
-        return self.positions[-1]
+        return Position(digest=self.digests[-1], entries=len(self.entries))
 
     def holds(self, position: Position) -> bool:
-        """Whether the view has passed `position`."""
+        """Whether `position` is a place in this view."""
         return (
-            position.entries < len(self.positions)
-            and self.positions[position.entries].digest == position.digest
+            position.entries < len(self.digests)
+            and self.digests[position.entries] == position.digest
         )
 
-    def cut(self, position: Position) -> None:
-        """Go back to `position`, which the view `holds`."""
-        del self.entries[position.entries :]
-        del self.positions[position.entries + 1 :]
+    def up_to(self, position: Position) -> View:
+        """A view of its own that ends at `position`, which this one `holds`.
+
+        The usual case, the whole view, is taken over as it is: 10,000 entries are not hashed again.
+        """
+        view = View()
+        view.entries = self.entries[: position.entries]
+        view.digests = self.digests[: position.entries + 1]
+        view.call_ids, view.bytes = set(self.call_ids), self.bytes
+        for entry in self.entries[position.entries :]:
+            view.call_ids.difference_update(call_ids(entry))
+            view.bytes -= _weight(entry)
+        return view
+
+
+def call_ids(entry: Entry) -> list[str]:
+    """The ids of a reply's tool calls, in order."""
+    content = entry.value.get("content", []) if entry.kind == "reply" else []
+    return [b["id"] for b in content if isinstance(b, dict) and b.get("type") == "tool_use"]
 
 
 def unanswered(entries: Sequence[Entry]) -> list[str]:
     """Ids of tool calls in the last reply that have no result yet: a request must have none."""
-    last = next((i for i in range(len(entries) - 1, -1, -1) if entries[i].kind == "reply"), None)
-    if last is None:
-        return []
-    answered = {e.value["call_id"] for e in entries[last + 1 :] if e.kind == "result"}
-    content = entries[last].value.get("content", [])
-    return [
-        b["id"]
-        for b in content
-        if isinstance(b, dict) and b.get("type") == "tool_use" and b.get("id") not in answered
-    ]
+    for i in range(len(entries) - 1, -1, -1):
+        if entries[i].kind == "reply":
+            answered = {e.value["call_id"] for e in entries[i + 1 :] if e.kind == "result"}
+            return [c for c in call_ids(entries[i]) if c not in answered]
+    return []
+
+
+def _weight(entry: Entry) -> int:
+    return len(json.dumps(entry.value)) + 300

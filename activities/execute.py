@@ -1,0 +1,285 @@
+"""EXECUTE: one dynamic activity runs every tool; its type is the tool's name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import structlog
+from pydantic import BaseModel
+from temporalio import activity
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from activities.pulse import pulse, queue_ms
+from activities.redact import Redactor
+from activities.registry import Registry
+from activities.results import Unreadable, extract, text_of
+from turnkeeper.artifacts import ArtifactStore
+from turnkeeper.contract import ExecuteInput, ExecuteOutput, Timing
+from turnkeeper.entries import result
+from turnkeeper.errors import RetryTool, StopRun, ToolFailed
+from turnkeeper.text import clip, one_line
+from turnkeeper.tools import Tool, ToolContext
+
+_BUGS = (
+    AssertionError,
+    AttributeError,
+    ImportError,
+    NameError,
+    NotImplementedError,
+    RecursionError,
+    TypeError,
+)
+"""The same attempt would fail again."""
+
+log = structlog.get_logger("turnkeeper.execute")
+
+
+class _Attempts(BaseModel):
+    """What travels in heartbeat details from one attempt to the next."""
+
+    begun: int = 0
+    """Times that the body was begun: the server also counts attempts on workers without the tool."""
+    details: Any = None
+    """The tool's own."""
+
+
+class Execute:
+    """The dynamic activity."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        store: ArtifactStore,
+        redactor: Redactor,
+        threads: ThreadPoolExecutor,
+    ) -> None:
+        self._registry = registry
+        self._store = store
+        self._redactor = redactor
+        self._threads = threads
+
+    @activity.defn(dynamic=True)
+    async def run(self, args: Sequence[RawValue]) -> ExecuteOutput:
+        """Run one attempt of one call.
+
+        Raises:
+            ApplicationError: `ToolNotHere`, `RetryTool` and `tool_failed`; the message is written
+                for the model, internals are in the details.
+        """
+        began = time.monotonic()
+        asked: ExecuteInput = activity.payload_converter().from_payload(
+            args[0].payload, ExecuteInput
+        )
+        tool = self._registry.tool(asked.agent, asked.tool)
+        attempts = _earlier_attempts()
+        if tool is None:
+            self._not_here(asked, attempts)
+        if attempts.begun >= asked.attempts:
+            # The attempt that was the last one ended without a word, by a crash or a timeout.
+            raise self._final(asked, attempts.begun, "the last attempt did not finish", "tool_failed")
+        context = self._context(asked, attempts)
+        try:
+            arguments = tool.bind(asked.arguments, context)
+        except ValueError as error:
+            return self._output(asked, "invalid", str(error), began)
+        attempts.begun += 1
+        context.attempt = attempts.begun
+        activity.heartbeat(attempts)
+        async with pulse(lambda: attempts):
+            return await self._body(tool, arguments, asked, attempts, began)
+
+    async def _body(
+        self,
+        tool: Tool,
+        arguments: dict[str, Any],
+        asked: ExecuteInput,
+        attempts: _Attempts,
+        began: float,
+    ) -> ExecuteOutput:
+        try:
+            value = await self._call(tool, arguments)
+        except asyncio.CancelledError:
+            self._cancelled(asked, attempts)
+        except ToolFailed as error:
+            return self._output(asked, "error", str(error) or "The tool failed.", began)
+        except StopRun as error:
+            reason = one_line(self._redactor.error(str(error)), 1_000)
+            return self._output(asked, "stop", f"The run ends: {reason}", began, reason=reason)
+        except RetryTool as error:
+            raise self._again(asked, attempts.begun, error) from None
+        except BaseException as error:  # noqa: BLE001  a tool may raise anything, SystemExit too
+            raise self._raised(asked, attempts.begun, error) from None
+        return await self._returned(asked, value, began)
+
+    async def _call(self, tool: Tool, arguments: dict[str, Any]) -> Any:
+        if tool.is_async:
+            return await tool.function(**arguments)
+        run = contextvars.copy_context().run
+        work = asyncio.get_running_loop().run_in_executor(
+            self._threads, run, _caught, lambda: tool.function(**arguments)
+        )
+        value, error = await work
+        if error is not None:
+            raise error
+        return value
+
+    async def _returned(self, asked: ExecuteInput, value: Any, began: float) -> ExecuteOutput:
+        try:
+            text = self._redactor.known(text_of(value))
+        except Unreadable as error:
+            told = f"The tool ran to its end, but returned {error}, which cannot be shown."
+            return self._output(asked, "error", told, began)
+        if len(text.encode()) <= asked.result_bytes:
+            return self._output(asked, "ok", text, began)
+        artifact = None
+        try:
+            owner = str(activity.info().workflow_id)
+            artifact = await self._store.put(owner, text.encode())
+        except (OSError, ValueError) as error:
+            # The effect has happened: a store that is down must not have it repeated.
+            log.error("result not stored", tool=asked.tool, turn=asked.turn, error=str(error))
+        shown = extract(text, asked.result_bytes, artifact)
+        return self._output(asked, "ok", shown, began, artifact=artifact)
+
+    def _output(
+        self,
+        asked: ExecuteInput,
+        status: Any,
+        text: str,
+        began: float,
+        *,
+        reason: str | None = None,
+        artifact: str | None = None,
+    ) -> ExecuteOutput:
+        failed = status in ("error", "invalid")
+        shown = clip(self._redactor.error(text) if failed else text, asked.result_bytes)
+        timing = Timing(queue_ms=queue_ms(), run_ms=round((time.monotonic() - began) * 1000))
+        log.info(
+            "executed",
+            tool=asked.tool,
+            turn=asked.turn,
+            call=asked.index,
+            key=asked.key,
+            attempt=activity.info().attempt,
+            status=status,
+            bytes=len(shown.encode()),
+            artifact=artifact,
+            **timing.model_dump(exclude_none=True),
+        )
+        return ExecuteOutput(
+            entry=result(asked.call_id, asked.tool, shown, error=failed),
+            status=status,
+            reason=reason,
+            artifact=artifact,
+            timing=timing,
+        )
+
+    # --- failures -------------------------------------------------------------------------------
+
+    def _not_here(self, asked: ExecuteInput, attempts: _Attempts) -> NoReturn:
+        # Retryable, so that the server hands it to another worker: re-scheduled by the workflow,
+        # eager execution would bring it back to this one for ever.
+        attempt = activity.info().attempt
+        if attempts.begun:
+            activity.heartbeat(attempts)
+        log.warning("tool not here", agent=asked.agent, tool=asked.tool, attempt=attempt)
+        raise ApplicationError(
+            f"this worker has no tool {asked.tool!r} of agent {asked.agent!r}",
+            type="ToolNotHere",
+            next_retry_delay=timedelta(seconds=min(0.2 * 1.5 ** (attempt - 1), 30)),
+        )
+
+    def _again(self, asked: ExecuteInput, begun: int, error: RetryTool) -> ApplicationError:
+        why = str(error) or "it asked to be tried again"
+        if begun >= asked.attempts:
+            return self._final(asked, begun, why, "RetryTool")
+        log.info("tool asks for another attempt", tool=asked.tool, key=asked.key, attempt=begun)
+        return ApplicationError(
+            one_line(self._redactor.error(why), 1_000),
+            type="RetryTool",
+            next_retry_delay=None if error.delay is None else timedelta(seconds=error.delay),
+        )
+
+    def _raised(self, asked: ExecuteInput, begun: int, error: BaseException) -> ApplicationError:
+        trace = self._redactor.error("".join(traceback.format_exception(error, limit=-10)))
+        log.error("tool raised", tool=asked.tool, key=asked.key, attempt=begun, error=trace[-4_000:])
+        why = f"{type(error).__name__}: {_said(error)}"
+        if asked.effect == "once" or begun >= asked.attempts or isinstance(error, _BUGS):
+            return self._final(asked, begun, why, "tool_failed", trace)
+        return ApplicationError(
+            one_line(self._redactor.error(why), 1_000), trace[-4_000:], type="tool_failed"
+        )
+
+    def _final(
+        self, asked: ExecuteInput, begun: int, why: str, kind: str, trace: str = ""
+    ) -> ApplicationError:
+        tries = "1 attempt" if begun == 1 else f"{begun} attempts"
+        told = one_line(self._redactor.error(why), 1_000)
+        return ApplicationError(
+            f"Tool {asked.tool} failed after {tries}: {told}",
+            *([trace[-4_000:]] if trace else []),
+            type=kind,
+            non_retryable=True,
+        )
+
+    def _cancelled(self, asked: ExecuteInput, attempts: _Attempts) -> NoReturn:
+        details = activity.cancellation_details()
+        if details is not None and details.worker_shutdown:
+            # The SDK would report a retryable failure, and a `once` tool would run twice.
+            raise ApplicationError(
+                f"Tool {asked.tool} was interrupted by a shutdown of its worker.",
+                type="tool_failed",
+                non_retryable=asked.effect == "once" or attempts.begun >= asked.attempts,
+            ) from None
+        raise  # noqa: PLE0704  called while the CancelledError is handled
+
+    def _context(self, asked: ExecuteInput, attempts: _Attempts) -> ToolContext:
+        info = activity.info()
+        owner = str(info.workflow_id)
+
+        def heartbeat(details: Any) -> None:
+            attempts.details = details
+            activity.heartbeat(attempts)
+
+        return ToolContext(
+            idempotency_key=asked.key,
+            tool=asked.tool,
+            agent=asked.agent,
+            turn=asked.turn,
+            call_id=asked.call_id,
+            workflow_id=owner,
+            run_id=str(info.workflow_run_id),
+            metadata=asked.metadata,
+            log=log.bind(tool=asked.tool, turn=asked.turn, key=asked.key),
+            resume_from=attempts.details,
+            _heartbeat=heartbeat,
+            _artifact=lambda artifact: self._store.get(owner, artifact),
+        )
+
+
+def _earlier_attempts() -> _Attempts:
+    details = activity.info().heartbeat_details
+    return _Attempts.model_validate(details[0]) if details else _Attempts()
+
+
+def _caught(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    # Returned, not raised: a StopIteration cannot leave a future, a SystemExit would end the thread.
+    try:
+        return function(), None
+    except BaseException as error:  # noqa: BLE001
+        return None, error
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)[:2_000]
+    except Exception:  # noqa: BLE001  an exception's own __str__ may raise
+        return "(no message)"

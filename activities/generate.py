@@ -1,0 +1,170 @@
+"""GENERATE: one request to the model, one complete reply."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import structlog
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.providers import ModelRequest, Progress, Provider, ProviderError, ProviderReply
+from activities.providers.admission import Admitted, admit_reply
+from activities.pulse import pulse, queue_ms
+from activities.redact import Redactor
+from activities.views import Views
+from turnkeeper.contract import GENERATE, GenerateInput, GenerateOutput, Timing
+from turnkeeper.errors import StateLost
+from turnkeeper.spec import AgentSpec
+from turnkeeper.text import one_line
+from turnkeeper.view import View, unanswered
+
+MAX_WAIT_SECONDS = 3_600.0
+"""The longest `retry-after` that is waited for."""
+MAX_UNUSABLE_REPLIES = 3
+"""Replies that could not be stored, before the run ends: each one was paid for."""
+_TYPES = {
+    "stop": "model_rejected",
+    "overflow": "context_overflow",
+    "thinking": "thinking_mismatch",
+}
+_WHOLE = "whole"
+"""Heartbeat detail of an attempt whose stream could not be put together."""
+
+log = structlog.get_logger("turnkeeper.generate")
+
+
+class Generate:
+    """The activity `run.generate`."""
+
+    def __init__(
+        self, views: Views, providers: Mapping[str, Provider], redactor: Redactor
+    ) -> None:
+        self._views = views
+        self._providers = providers
+        self._redactor = redactor
+
+    @activity.defn(name=GENERATE)
+    async def run(self, asked: GenerateInput) -> GenerateOutput:
+        """Ask the model once.
+
+        Raises:
+            ApplicationError: of type `provider_error` to be tried again; of an outcome's name, or
+                `thinking_mismatch`, when the same request would fail again.
+        """
+        began = time.monotonic()
+        info = activity.info()
+        workflow_id, run_id = str(info.workflow_id), str(info.workflow_run_id)
+        try:
+            spec = await self._views.spec(workflow_id, run_id, asked.spec_digest)
+            view, source = await self._views.view(workflow_id, run_id, asked.base)
+        except StateLost as error:
+            raise ApplicationError(str(error), type="state_lost", non_retryable=True) from None
+        view.extend(asked.new)
+        progress = Progress()
+        admitted = await self._ask(spec, view, asked, progress)
+        view.extend([admitted.entry])
+        self._views.keep(workflow_id, view)
+        timing = Timing(
+            queue_ms=queue_ms(),
+            first_token_ms=progress.first_token_ms,
+            run_ms=round((time.monotonic() - began) * 1000),
+            sent_bytes=progress.sent_bytes,
+            received_bytes=progress.received_bytes,
+            view=source,
+        )
+        _log_reply(asked, admitted, timing)
+        return GenerateOutput(
+            entry=admitted.entry,
+            stop_reason=admitted.stop_reason,
+            stop_details=admitted.stop_details,
+            message_id=admitted.message_id,
+            model=admitted.model,
+            usage=admitted.usage,
+            refused_calls=admitted.refused_calls,
+            mended=admitted.mended or None,
+            timing=timing,
+        )
+
+    async def _ask(
+        self, spec: AgentSpec, view: View, asked: GenerateInput, progress: Progress
+    ) -> Admitted:
+        if open_calls := unanswered(view.entries):
+            # Sent like this, the request and every later one would be refused. A bug of ours.
+            raise ApplicationError(
+                f"{len(open_calls)} tool calls have no result", type="state_lost", non_retryable=True
+            )
+        details = activity.info().heartbeat_details
+        whole = bool(details) and details[0] == _WHOLE
+        try:
+            provider = self._provider(spec)
+            async with pulse(lambda: _WHOLE if whole else progress.received_bytes):
+                reply: ProviderReply = await provider.generate(
+                    ModelRequest(
+                        spec=spec,
+                        entries=view.entries,
+                        max_tokens=asked.max_tokens,
+                        answer_only=bool(asked.answer_only),
+                        drop_thinking=bool(asked.drop_thinking),
+                        stream=not whole,
+                    ),
+                    progress,
+                )
+            return admit_reply(reply, turn=asked.turn, known_ids=view.call_ids)
+        except ProviderError as error:
+            raise self._failure(error, asked) from None
+
+    def _provider(self, spec: AgentSpec) -> Provider:
+        provider = self._providers.get(spec.model.provider)
+        if provider is None:
+            known = ", ".join(self._providers) or "none"
+            raise ProviderError(
+                "stop", "unknown_provider", f"{spec.model.provider!r} is none of: {known}"
+            )
+        return provider
+
+    def _failure(self, error: ProviderError, asked: GenerateInput) -> ApplicationError:
+        """What Temporal is told: wait and try again, or give up with an outcome's name."""
+        info = activity.info()
+        message = one_line(self._redactor.error(str(error)), 600)
+        details = {"code": error.code, "status": error.status, "request_id": error.request_id}
+        log.warning(
+            "generation failed", turn=asked.turn, attempt=info.attempt, kind=error.kind, **details,
+            error=message,
+        )
+        if error.kind != "retry":
+            return ApplicationError(message, details, type=_TYPES[error.kind], non_retryable=True)
+        if error.stream_unusable:
+            activity.heartbeat(_WHOLE)
+        if error.code == "unusable_reply" and info.attempt >= MAX_UNUSABLE_REPLIES:
+            return ApplicationError(message, details, type="model_unavailable", non_retryable=True)
+        wait = error.retry_after
+        if wait is None:
+            return ApplicationError(message, details, type="provider_error")
+        left = asked.seconds_left - (datetime.now(UTC) - info.scheduled_time).total_seconds()
+        if wait > min(left, MAX_WAIT_SECONDS):
+            return ApplicationError(
+                f"{message}; it asks to wait {wait:g} s, but the run has {max(left, 0):.0f} s left "
+                f"and waits {MAX_WAIT_SECONDS:g} s at most",
+                details,
+                type="model_unavailable",
+                non_retryable=True,
+            )
+        return ApplicationError(
+            message, details, type="provider_error", next_retry_delay=timedelta(seconds=wait)
+        )
+
+
+def _log_reply(asked: GenerateInput, admitted: Admitted, timing: Timing) -> None:
+    log.info(
+        "generated",
+        turn=asked.turn,
+        attempt=activity.info().attempt,
+        stop_reason=admitted.stop_reason,
+        entries=asked.base.entries + len(asked.new),
+        mended=admitted.mended or None,
+        **admitted.usage.model_dump(exclude_defaults=True),
+        **timing.model_dump(exclude_none=True),
+    )

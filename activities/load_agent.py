@@ -1,0 +1,101 @@
+"""Pin an agent into a run: its spec, and what this namespace can show of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+from temporalio import activity
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from activities.read_artifact import read_artifact
+from activities.registry import Registry
+from turnkeeper.artifacts import ArtifactStore
+from turnkeeper.contract import ATTRIBUTE_TYPES, LOAD_AGENT, LoadAgentInput, LoadAgentOutput
+from turnkeeper.entries import digest_of
+from turnkeeper.spec import AgentSpec, Limits
+
+MAX_INLINE_SPEC_BYTES = 256_000
+"""A larger spec goes to the artifact store, and the run carries its outline."""
+_ATTEMPTS = 4
+"""During a rolling deploy the next worker may know an agent that this one does not."""
+
+log = structlog.get_logger("turnkeeper.load_agent")
+
+
+class LoadAgent:
+    """The activity `run.load_agent`."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        client: Client,
+        store: ArtifactStore,
+        *,
+        heartbeat_seconds: float = 10,
+    ) -> None:
+        self._registry = registry
+        self._client = client
+        self._store = store
+        self._heartbeat_seconds = heartbeat_seconds
+
+    @activity.defn(name=LOAD_AGENT)
+    async def run(self, asked: LoadAgentInput) -> LoadAgentOutput:
+        """The agent as data, with the request's limits.
+
+        Raises:
+            ApplicationError: of type `unknown_agent` or `invalid_request`.
+        """
+        agent = self._registry.agents.get(asked.agent)
+        if agent is None:
+            known = ", ".join(sorted(self._registry.agents)) or "none"
+            raise ApplicationError(
+                f"there is no agent {asked.agent!r}; this worker serves: {known}",
+                type="unknown_agent",
+                non_retryable=activity.info().attempt >= _ATTEMPTS,
+            )
+        spec = _with_limits(agent.spec(), asked.limits)
+        if spec.tools:
+            spec = spec.model_copy(update={"tools": (*spec.tools, read_artifact.spec)})
+        digest = digest_of(spec.model_dump(mode="json"))
+        return LoadAgentOutput(
+            spec=await self._small(spec),
+            spec_digest=digest,
+            attributes=await registered_attributes(self._client),
+            heartbeat_seconds=self._heartbeat_seconds,
+        )
+
+    async def _small(self, spec: AgentSpec) -> AgentSpec:
+        data = spec.model_dump_json().encode()
+        if len(data) <= MAX_INLINE_SPEC_BYTES:
+            return spec
+        return spec.outline(await self._store.put(str(activity.info().workflow_id), data))
+
+
+def _with_limits(spec: AgentSpec, asked: dict[str, Any]) -> AgentSpec:
+    try:
+        limits = Limits.model_validate({**spec.limits.model_dump(), **asked})
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(["limits", *map(str, problem["loc"])])
+        raise ApplicationError(
+            f"{where}: {problem['msg']}", type="invalid_request", non_retryable=True
+        ) from None
+    return spec.model_copy(update={"limits": limits})
+
+
+async def registered_attributes(client: Client) -> list[str]:
+    """Which of our search attributes the namespace has, sorted; none if it does not say."""
+    try:
+        reply = await client.operator_service.list_search_attributes(
+            ListSearchAttributesRequest(namespace=client.namespace)
+        )
+    except RPCError as error:
+        # Some clusters keep this call to administrators: runs work without search attributes.
+        log.warning("search attributes not listed", error=str(error))
+        return []
+    return sorted(set(reply.custom_attributes) & set(ATTRIBUTE_TYPES))

@@ -1,0 +1,101 @@
+"""Structured logs: readable on a terminal, JSON otherwise, Temporal's own in the same form."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+from temporalio import activity, workflow
+
+from activities.redact import Redactor
+from turnkeeper.text import printable, well_formed
+
+_MAX_TEXT = 4_000
+_STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", None, None)))
+
+
+def configure(level: str, *, json: bool, redactor: Redactor) -> None:
+    """Send everything that is logged in this process to standard error, in one form."""
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        _bind_activity,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last: list[Any] = [
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        structlog.processors.format_exc_info,
+        _Clean(redactor),
+        structlog.processors.JSONRenderer()
+        if json
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, _extra_fields], processors=last
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # Requests to the provider are logged by run.generate, with the run's id.
+    for chatty in ("httpx2", "httpcore2", "anthropic", "asyncio"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    for logger in (workflow.logger, activity.logger):
+        # As fields of their own, below, instead of a dict at the end of the message.
+        for place in ("workflow_info_on_message", "activity_info_on_message"):
+            if hasattr(logger, place):
+                setattr(logger, place, False)
+
+
+def _bind_activity(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """Every line of an activity names its run."""
+    if activity.in_activity():
+        info = activity.info()
+        event.setdefault("workflow_id", info.workflow_id)
+        event.setdefault("run_id", info.workflow_run_id)
+    return event
+
+
+def _extra_fields(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """Fields that standard loggers were given as `extra`, Temporal's among them."""
+    record = event.get("_record")
+    for name, value in vars(record).items() if record is not None else ():
+        if name in ("temporal_workflow", "temporal_activity") and isinstance(value, dict):
+            event.setdefault("workflow_id", value.get("workflow_id"))
+            event.setdefault("run_id", value.get("run_id") or value.get("workflow_run_id"))
+        elif name not in _STANDARD and not name.startswith("_") and name != "message":
+            event.setdefault(name, value)
+    return event
+
+
+class _Clean:
+    """Texts bounded, without secrets and without what could steer a terminal."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+
+    def __call__(self, logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: self._text(value) if isinstance(value, str) else self._value(value)
+            for name, value in event.items()
+            if value is not None
+        }
+
+    def _text(self, text: str) -> str:
+        text = self._redactor.error(printable(well_formed(text)))
+        return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, (bool, int, float)):
+            return value
+        return self._text(str(value))

@@ -1,0 +1,69 @@
+"""Seal what was said into segments, so that a run can continue as new without carrying it."""
+
+from __future__ import annotations
+
+import structlog
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.pulse import pulse
+from activities.views import Views
+from turnkeeper.artifacts import ArtifactStore
+from turnkeeper.contract import SEAL, Sealed, SealInput, SealOutput
+from turnkeeper.entries import Entry, Position
+from turnkeeper.errors import StateLost
+from turnkeeper.history import SEGMENT_BYTES, Segment
+
+log = structlog.get_logger("turnkeeper.seal")
+
+
+class Seal:
+    """The activity `run.seal`."""
+
+    def __init__(self, views: Views, store: ArtifactStore) -> None:
+        self._views = views
+        self._store = store
+
+    @activity.defn(name=SEAL)
+    async def run(self, asked: SealInput) -> SealOutput:
+        """Store the entries after the last segment; storing them twice changes nothing.
+
+        Raises:
+            ApplicationError: of type `state_lost`.
+        """
+        info = activity.info()
+        owner = str(info.workflow_id)
+        async with pulse(lambda: None):
+            try:
+                view, _ = await self._views.view(owner, str(info.workflow_run_id), asked.position)
+            except StateLost as error:
+                raise ApplicationError(str(error), type="state_lost", non_retryable=True) from None
+            self._views.keep(owner, view)
+            sealed = asked.sealed
+            first = sealed.position.entries if sealed else 0
+            for entries in _portions(view.entries[first:]):
+                sealed = await self._segment(owner, sealed, entries)
+        if sealed is None:
+            raise ApplicationError("nothing to seal", type="state_lost", non_retryable=True)
+        log.info("sealed", entries=sealed.position.entries, artifact=sealed.artifact)
+        return SealOutput(sealed=sealed)
+
+    async def _segment(self, owner: str, last: Sealed | None, entries: list[Entry]) -> Sealed:
+        start = last.position if last else Position()
+        segment = Segment(previous=last.artifact if last else None, start=start, entries=entries)
+        data = segment.model_dump_json(exclude_none=True).encode()
+        return Sealed(artifact=await self._store.put(owner, data), position=start.after(entries))
+
+
+def _portions(entries: list[Entry]) -> list[list[Entry]]:
+    """Runs of entries of about `SEGMENT_BYTES` each."""
+    portions: list[list[Entry]] = []
+    room = 0
+    for entry in entries:
+        size = len(entry.model_dump_json())
+        if size > room:
+            portions.append([])
+            room = SEGMENT_BYTES
+        portions[-1].append(entry)
+        room -= size
+    return portions

@@ -1,0 +1,372 @@
+"""The one reader of a run's transcript, out of Temporal's history and sealed segments.
+
+History is read as a graph, not replayed: each `run.generate` that was scheduled is an edge from its
+base to base + new, each one that completed an edge on to + reply. Following the edges back from the
+wanted digest gives the entries. Replies that were discarded, attempts, resets and releases with
+another loop need no code here: nobody follows their edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, Field
+from temporalio.api.common.v1 import Payload, WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import (
+    GetWorkflowExecutionHistoryRequest,
+    GetWorkflowExecutionHistoryReverseRequest,
+)
+from temporalio.client import Client
+
+from turnkeeper.artifacts import ArtifactStore
+from turnkeeper.contract import (
+    GENERATE,
+    ExecuteInput,
+    ExecuteOutput,
+    GenerateInput,
+    GenerateOutput,
+    LoadAgentOutput,
+    RunResult,
+    Sealed,
+)
+from turnkeeper.entries import Entry, Position, verify
+from turnkeeper.errors import StateLost
+from turnkeeper.spec import AgentSpec
+from turnkeeper.state import RunState
+from turnkeeper.view import View
+
+# The server's reverse pages count batches of about two events, and most misses are one turn back:
+# a first page of 20 answers those in 2-3 ms, where one of 1,000 takes 9-14.
+_PAGES = (20, 100, 250)
+SEGMENT_BYTES = 1_000_000
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+class Segment(BaseModel):
+    """A sealed piece of a transcript, as it lies in the artifact store."""
+
+    previous: str | None = None
+    start: Position
+    entries: list[Entry] = Field(default_factory=list)
+
+
+@dataclass
+class ToolRun:
+    """A tool call as history tells it."""
+
+    scheduled: int
+    input: ExecuteInput
+    output: ExecuteOutput | None = None
+    failure: str | None = None
+
+
+@dataclass
+class Transcript:
+    """What was said in a run."""
+
+    entries: list[Entry]
+    tail: list[ToolRun] = field(default_factory=list)
+    """Tool calls after the last reply, that the model has not read."""
+    result: RunResult | None = None
+    state: RunState | None = None
+    """Of a continued run: what it started with."""
+    start: Any = None
+    """The start request of a run that was not continued, as it came."""
+    failure: str | None = None
+
+
+class HistoryReader:
+    """Reads one execution (workflow id and run id)."""
+
+    def __init__(
+        self, client: Client, store: ArtifactStore, workflow_id: str, run_id: str = ""
+    ) -> None:
+        self._client = client
+        self._store = store
+        self._id = workflow_id
+        self._run_id = run_id
+
+    async def view(self, wanted: Position, known: View | None = None) -> View:
+        """The entries up to `wanted`, reading newest first and only back to what `known` holds.
+
+        Raises:
+            StateLost: history or a segment does not lead to the wanted digest.
+        """
+        back = _Walk(wanted)
+        if back.done(known):
+            return back.view(known)
+        graph = _Graph(self._decode)
+        async for event in self._newest_first():
+            started = await graph.take(event)
+            while (edge := graph.into(back.at)) is not None:
+                back.step(edge)
+            if back.done(known):
+                return back.view(known)
+            if started is not None and back.at == started.base:
+                return back.view(await self._sealed(started.sealed, known))
+        raise StateLost(
+            f"history of {self._id} does not lead to entry {wanted.entries} ({wanted.digest[:12]}): "
+            f"stopped at entry {back.at.entries}"
+        )
+
+    async def spec(self, digest: str) -> AgentSpec:
+        """The pinned spec, from the start of history; its long texts from the artifact store."""
+        async for event in self._oldest_first():
+            spec = await self._spec_in(event)
+            if spec is None:
+                continue
+            if spec.artifact is None:
+                return spec
+            data = await self._store.get(self._id, spec.artifact)
+            return AgentSpec.model_validate_json(data)
+        raise StateLost(f"history of {self._id} holds no spec {digest[:12]}")
+
+    async def _spec_in(self, event: HistoryEvent) -> AgentSpec | None:
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+            state = await self._continued(event)
+            return state.spec if state else None
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
+            # The first activity of a run that was not continued is always run.load_agent.
+            payloads = event.activity_task_completed_event_attributes.result.payloads
+            return (await self._decode(payloads, LoadAgentOutput)).spec
+        return None
+
+    async def _continued(self, event: HistoryEvent) -> RunState | None:
+        attributes = event.workflow_execution_started_event_attributes
+        if not attributes.continued_execution_run_id:
+            return None
+        return await self._decode(attributes.input.payloads, RunState)
+
+    async def transcript(self) -> Transcript:
+        """Everything said, as far as history tells; for people, not for the model."""
+        graph = _Graph(self._decode, tools=True)
+        found = Transcript(entries=[])
+        async for event in self._newest_first():
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
+                payloads = event.workflow_execution_completed_event_attributes.result.payloads
+                found.result = await self._decode(payloads, RunResult)
+            elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
+                failure = event.workflow_execution_failed_event_attributes.failure
+                found.failure = failure.message
+                details = failure.application_failure_info.details.payloads
+                if details:
+                    found.result = await self._decode(details, RunResult)
+            elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+                started = event.workflow_execution_started_event_attributes
+                found.state = await self._continued(event)
+                if found.state is None and started.input.payloads:
+                    found.start = _plain(await self._client.data_converter.decode(started.input.payloads))
+            await graph.take(event)
+        last = graph.newest or (found.state.base if found.state else Position())
+        back = _Walk(last)
+        while (edge := graph.into(back.at)) is not None:
+            back.step(edge)
+        if found.state is not None and back.at == found.state.base:
+            earlier: View | None = await self._sealed(found.state.sealed, None)
+        elif back.at == Position():
+            earlier = None
+        else:
+            raise StateLost(f"history of {self._id} has a gap at entry {back.at.entries}")
+        found.entries = back.view(earlier).entries
+        answered = {e.value["call_id"] for e in found.entries if e.kind == "result"}
+        found.tail = [
+            t
+            for t in reversed(graph.tools)
+            if t.scheduled > graph.newest_event and t.input.call_id not in answered
+        ]
+        return found
+
+    async def _sealed(self, sealed: Sealed | None, known: View | None) -> View:
+        """The view that the sealed segments hold, newest first back to what `known` holds."""
+        if sealed is None:
+            return View()
+        segments: list[Segment] = []
+        link: str | None = sealed.artifact
+        while link is not None:
+            segment = Segment.model_validate_json(await self._store.get(self._id, link))
+            segments.append(segment)
+            if known is not None and known.holds(segment.start):
+                break
+            link = segment.previous
+        start = segments[-1].start
+        view = View(known.entries[: start.entries] if known is not None and known.holds(start) else ())
+        for segment in reversed(segments):
+            view.extend(segment.entries)
+        if view.position != sealed.position:
+            raise StateLost(f"segment {sealed.artifact[:12]} does not end where it should")
+        return view
+
+    async def _newest_first(self) -> AsyncIterator[HistoryEvent]:
+        run_id = self._run_id or await self._latest_run()
+        token, page = b"", 0
+        while True:
+            reply = await self._client.workflow_service.get_workflow_execution_history_reverse(
+                GetWorkflowExecutionHistoryReverseRequest(
+                    namespace=self._client.namespace,
+                    execution=WorkflowExecution(workflow_id=self._id, run_id=run_id),
+                    maximum_page_size=_PAGES[min(page, len(_PAGES) - 1)],
+                    next_page_token=token,
+                ),
+                retry=True,
+            )
+            for event in reply.history.events:
+                yield event
+            token, page = reply.next_page_token, page + 1
+            if not token:
+                return
+
+    async def _oldest_first(self) -> AsyncIterator[HistoryEvent]:
+        reply = await self._client.workflow_service.get_workflow_execution_history(
+            GetWorkflowExecutionHistoryRequest(
+                namespace=self._client.namespace,
+                execution=WorkflowExecution(workflow_id=self._id, run_id=self._run_id),
+                maximum_page_size=20,
+            ),
+            retry=True,
+        )
+        for event in reply.history.events:
+            yield event
+
+    async def _latest_run(self) -> str:
+        described = await self._client.get_workflow_handle(self._id).describe()
+        return described.run_id
+
+    async def _decode(self, payloads: Sequence[Payload], model: type[_M]) -> _M:
+        return (await self._client.data_converter.decode(payloads, [model]))[0]  # type: ignore[no-any-return]
+
+
+def _plain(values: Iterable[Any]) -> Any:
+    found = list(values)
+    return found[0] if len(found) == 1 else found
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """`entries` lead from `start` to the position they are filed under."""
+
+    start: Position
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class _Started:
+    """Where a continued run began."""
+
+    base: Position
+    sealed: Sealed | None
+
+
+class _Graph:
+    """Edges gathered from events that come newest first."""
+
+    def __init__(self, decode: Any, *, tools: bool = False) -> None:
+        self._decode = decode
+        self._edges: dict[Position, _Edge] = {}
+        self._outputs: dict[int, Any] = {}
+        self._failures: dict[int, str] = {}
+        self._want_tools = tools
+        self.tools: list[ToolRun] = []
+        self.newest: Position | None = None
+        """Where the newest generation leads."""
+        self.newest_event = 0
+
+    def into(self, position: Position) -> _Edge | None:
+        return self._edges.get(position) if position.entries else None
+
+    async def take(self, event: HistoryEvent) -> _Started | None:
+        """Note an event; answers where the run began for the start event of a continued run."""
+        kind = event.event_type
+        if kind == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
+            completed = event.activity_task_completed_event_attributes
+            self._outputs[completed.scheduled_event_id] = completed.result.payloads
+        elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED and self._want_tools:
+            failed = event.activity_task_failed_event_attributes
+            self._failures[failed.scheduled_event_id] = failed.failure.message
+        elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT and self._want_tools:
+            timed = event.activity_task_timed_out_event_attributes
+            self._failures[timed.scheduled_event_id] = timed.failure.message
+        elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            await self._scheduled(event)
+        elif kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+            started = event.workflow_execution_started_event_attributes
+            if started.continued_execution_run_id:
+                state = await self._decode(started.input.payloads, RunState)
+                return _Started(base=state.base, sealed=state.sealed)
+        return None
+
+    async def _scheduled(self, event: HistoryEvent) -> None:
+        scheduled = event.activity_task_scheduled_event_attributes
+        output = self._outputs.pop(event.event_id, None)
+        name = scheduled.activity_type.name
+        if name == GENERATE:
+            await self._generation(event.event_id, scheduled.input.payloads, output)
+        elif self._want_tools and not name.startswith("run."):
+            self.tools.append(
+                ToolRun(
+                    scheduled=event.event_id,
+                    input=await self._decode(scheduled.input.payloads, ExecuteInput),
+                    output=await self._decode(output, ExecuteOutput) if output else None,
+                    failure=self._failures.get(event.event_id),
+                )
+            )
+
+    async def _generation(self, event_id: int, payloads: Any, output: Any) -> None:
+        asked = await self._decode(payloads, GenerateInput)
+        _check(asked.new)
+        read = asked.base.after(asked.new)
+        if asked.new:
+            self._edges[read] = _Edge(asked.base, tuple(asked.new))
+        reached = read
+        if output is not None:
+            reply: GenerateOutput = await self._decode(output, GenerateOutput)
+            _check([reply.entry])
+            reached = read.after([reply.entry])
+            self._edges[reached] = _Edge(read, (reply.entry,))
+        if self.newest is None:
+            self.newest, self.newest_event = reached, event_id
+
+
+class _Walk:
+    """The way back from a wanted position."""
+
+    def __init__(self, wanted: Position) -> None:
+        self.at = wanted
+        self._steps: list[tuple[Entry, ...]] = []
+
+    def step(self, edge: _Edge) -> None:
+        self._steps.append(edge.entries)
+        self.at = edge.start
+
+    def done(self, known: View | None) -> bool:
+        return self.at == Position() or (known is not None and known.holds(self.at))
+
+    def view(self, earlier: View | None) -> View:
+        """The whole way, on top of a view that holds where it begins."""
+        view = View(earlier.entries[: self.at.entries] if earlier is not None else ())
+        for entries in reversed(self._steps):
+            view.extend(entries)
+        return view
+
+
+def _check(entries: Iterable[Entry]) -> None:
+    for entry in entries:
+        if not verify(entry):
+            raise StateLost(f"an entry of history has another digest than its value ({entry.kind})")
+
+
+async def read_transcript(
+    client: Client, store: ArtifactStore, workflow_id: str, run_id: str | None = None
+) -> Transcript:
+    """The transcript of a run, open or closed; needs no worker.
+
+    Raises:
+        StateLost: a part is missing or was changed.
+        RPCError: Temporal cannot be reached, or has no such run.
+    """
+    return await HistoryReader(client, store, workflow_id, run_id or "").transcript()
+

@@ -1,0 +1,317 @@
+"""The worker: serves agent runs from a task queue.
+
+    python worker.py --agents examples.finance
+
+Connection settings are Temporal's own (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_API_KEY,
+TEMPORAL_TLS_*, or a profile in temporal.toml).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from temporalio.client import Client
+    from temporalio.worker import Worker
+
+    from activities.providers import Provider
+    from activities.registry import Registry
+    from turnkeeper.artifacts import ArtifactStore
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a worker behaves; every wait and size has a bound."""
+
+    task_queue: str = "turnkeeper"
+    max_activities: int = 100
+    """Model and tool calls at once; as many threads serve synchronous tools."""
+    heartbeat_seconds: float = 10
+    """How long this worker may be silent in a call before the server hands it to another."""
+    sticky_seconds: float = 10
+    """How long a run's next step waits for this worker before another may take it."""
+    grace_seconds: float | None = None
+    """At shutdown, for calls in flight; default the longest tool's timeout, at most ten minutes."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT. Returns the exit code: 0, or 2 when it cannot start."""
+    options = _parser().parse_args(argv)
+    try:
+        return asyncio.run(_serve(options))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    env = os.environ.get
+    parser = argparse.ArgumentParser(
+        description="Serve agent runs. Stops on SIGTERM or Ctrl-C, after the calls in flight.",
+        epilog="Needs ANTHROPIC_API_KEY. ANTHROPIC_BASE_URL points it to another endpoint.",
+    )
+    parser.add_argument(
+        "--agents",
+        action="append",
+        metavar="MODULE",
+        help="a module that defines agents, e.g. examples.finance; repeat it, or separate with "
+        "commas [TURNKEEPER_AGENTS]",
+    )
+    parser.add_argument("--address", help="of Temporal [TEMPORAL_ADDRESS, 127.0.0.1:7233]")
+    parser.add_argument("--namespace", help="of Temporal [TEMPORAL_NAMESPACE, default]")
+    parser.add_argument("--task-queue", default=env("TURNKEEPER_TASK_QUEUE", "turnkeeper"))
+    parser.add_argument(
+        "--artifacts", metavar="URL", help="folder or s3://, gs://, az:// [TURNKEEPER_ARTIFACTS]"
+    )
+    parser.add_argument("--max-activities", type=_at_least(1, int), default=100, metavar="N")
+    parser.add_argument(
+        "--heartbeat-seconds",
+        type=_at_least(1, float),
+        default=env("TURNKEEPER_HEARTBEAT_SECONDS", "10"),
+        metavar="S",
+        help="silence after which a call counts as lost [TURNKEEPER_HEARTBEAT_SECONDS, 10]",
+    )
+    parser.add_argument(
+        "--sticky-seconds",
+        type=_at_least(0.1, float),
+        default=env("TURNKEEPER_STICKY_SECONDS", "10"),
+        metavar="S",
+        help="how long a run's next step waits for this worker [TURNKEEPER_STICKY_SECONDS, 10]",
+    )
+    parser.add_argument("--grace-seconds", type=_at_least(0, float), metavar="S")
+    parser.add_argument("--log-level", default=env("TURNKEEPER_LOG_LEVEL", "info"))
+    parser.add_argument("--log-format", choices=["auto", "console", "json"], default="auto")
+    parser.add_argument(
+        "--ready-file", type=Path, metavar="FILE", help="written once the worker takes work"
+    )
+    return parser
+
+
+def _at_least(least: float, kind: type[int] | type[float]):  # type: ignore[no-untyped-def]
+    def number(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = kind(-1)
+        if not least <= value <= 1_000_000:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least {least:g}")
+        return value
+
+    return number
+
+
+async def _serve(options: argparse.Namespace) -> int:
+    from activities import logs
+    from activities.redact import Redactor
+
+    on_terminal = options.log_format == "console" or (
+        options.log_format == "auto" and sys.stderr.isatty()
+    )
+    logs.configure(options.log_level, json=not on_terminal, redactor=Redactor.from_environment())
+    import structlog
+
+    from turnkeeper.errors import TurnkeeperError
+
+    log = structlog.get_logger("turnkeeper.worker")
+    try:
+        worker = await _prepare(options)
+    except (TurnkeeperError, ValueError, ConnectionError) as error:
+        log.error("cannot start", error=str(error))
+        return 2
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    async with worker:
+        log.info("worker takes work", task_queue=worker.task_queue, pid=os.getpid())
+        if options.ready_file:
+            _write(options.ready_file, f"{os.getpid()}\n")
+        await stopped.wait()
+        log.info("worker stops", note="calls in flight are finished first")
+    log.info("worker stopped")
+    return 0
+
+
+async def _prepare(options: argparse.Namespace) -> Worker:
+    """Everything that can be wrong is found here, before the first run is taken.
+
+    Raises:
+        TurnkeeperError: agents that cannot be served.
+        ConnectionError: no Temporal server.
+        ValueError: a setting.
+    """
+    from activities.registry import Registry, find_agents
+    from turnkeeper.artifacts import open_store
+    from turnkeeper.client import AgentClient
+
+    _check_house()
+    sys.path.insert(0, os.getcwd())
+    named = ",".join(options.agents or [os.environ.get("TURNKEEPER_AGENTS", "")])
+    modules = [m.strip() for m in named.split(",") if m.strip()]
+    if not modules:
+        raise ValueError("no agents: give --agents MODULE, e.g. --agents examples.finance")
+    registry = Registry(find_agents(modules))
+    providers = _providers(registry)
+    store = open_store(options.artifacts)
+    connected = await AgentClient.connect(options.address, namespace=options.namespace)
+    await _report(registry, connected.client)
+    settings = Settings(
+        task_queue=options.task_queue,
+        max_activities=options.max_activities,
+        heartbeat_seconds=float(options.heartbeat_seconds),
+        sticky_seconds=float(options.sticky_seconds),
+        grace_seconds=options.grace_seconds,
+    )
+    return build_worker(connected.client, registry, providers, store, settings)
+
+
+def _check_house() -> None:
+    """`workflows` and `activities` are also names of packages on PyPI: serve ours or nothing."""
+    import activities
+    import workflows
+    from turnkeeper.errors import DefinitionError
+
+    for package in (workflows, activities):
+        found = Path(str(package.__file__)).resolve().parent.parent
+        if found != HERE:
+            raise DefinitionError(
+                f"package {package.__name__!r} was found in {found}, not in {HERE}: "
+                "remove the other one from PYTHONPATH or the environment"
+            )
+
+
+def _providers(registry: Registry) -> dict[str, Provider]:
+    from activities.providers.anthropic import AnthropicProvider
+
+    wanted = {a.spec().model.provider: a.name for a in registry.agents.values()}
+    for name, agent in wanted.items():
+        if name != "anthropic":
+            raise ValueError(f"agent {agent!r}: provider {name!r} is unknown; known: anthropic")
+    key = os.environ.get("ANTHROPIC_API_KEY", "")
+    if not key:
+        raise ValueError("ANTHROPIC_API_KEY is not set: agents could not reach their model")
+    return {
+        "anthropic": AnthropicProvider(
+            api_key=key, base_url=os.environ.get("ANTHROPIC_BASE_URL") or None
+        )
+    }
+
+
+async def _report(registry: Registry, client: Client) -> None:
+    """Say at start what an operator should know."""
+    import structlog
+
+    from activities.load_agent import registered_attributes
+    from turnkeeper.contract import ATTRIBUTE_TYPES
+
+    log = structlog.get_logger("turnkeeper.worker")
+    log.info(
+        "agents",
+        **{name: ", ".join(agent.tools) or "no tools" for name, agent in registry.agents.items()},
+    )
+    if undeclared := registry.undeclared():
+        log.warning(
+            "tools that declare no effect get one attempt and are never repeated",
+            tools=", ".join(undeclared),
+            mend='@tool(effect="read") or "idempotent" where it is true',
+        )
+    here = await registered_attributes(client)
+    if missing := [name for name in ATTRIBUTE_TYPES if name not in here]:
+        command = " ".join(f"--name {n} --type {ATTRIBUTE_TYPES[n]}" for n in missing)
+        log.warning(
+            "search attributes are missing: runs work, but lists cannot be filtered by them",
+            mend=f"temporal operator search-attribute create {command}",
+        )
+
+
+def build_worker(
+    client: Client,
+    registry: Registry,
+    providers: Mapping[str, Provider],
+    store: ArtifactStore,
+    settings: Settings | None = None,
+) -> Worker:
+    """A worker with the loop and its activities; tests and applications of their own use it too."""
+    from concurrent.futures import ThreadPoolExecutor
+    from datetime import timedelta
+
+    from temporalio.worker import Worker
+    from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+    from activities.execute import Execute
+    from activities.generate import Generate
+    from activities.load_agent import LoadAgent
+    from activities.redact import Redactor
+    from activities.seal import Seal
+    from activities.views import Views
+    from workflows.agent_run import AgentRun
+
+    settings = settings or Settings()
+    redactor = Redactor.from_environment()
+    views = Views(client, store)
+    # As many threads as slots: a call that waits for a thread would burn its own timeout.
+    threads = ThreadPoolExecutor(settings.max_activities, thread_name_prefix="tool")
+    load_agent = LoadAgent(registry, client, store, heartbeat_seconds=settings.heartbeat_seconds)
+    return Worker(
+        client,
+        task_queue=settings.task_queue,
+        workflows=[AgentRun],
+        activities=[
+            load_agent.run,
+            Generate(views, providers, redactor).run,
+            Execute(registry, store, redactor, threads).run,
+            Seal(views, store).run,
+        ],
+        # Passed through, the message types cost a run 0.1 MB instead of 0.67.
+        workflow_runner=SandboxedWorkflowRunner(
+            restrictions=SandboxRestrictions.default.with_passthrough_modules("turnkeeper")
+        ),
+        interceptors=[_clock()],
+        activity_executor=threads,
+        max_concurrent_activities=settings.max_activities,
+        max_eager_activity_reservations_per_workflow_task=8,
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_seconds),
+        graceful_shutdown_timeout=timedelta(seconds=_grace(registry, settings)),
+    )
+
+
+def _clock():  # type: ignore[no-untyped-def]
+    """Lends workflows a real clock, for the duration of phases in the log."""
+    import time
+
+    from temporalio.worker import Interceptor, WorkflowInterceptorClassInput
+
+    from workflows.pace import CLOCK
+
+    class Clock(Interceptor):
+        def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> None:  # noqa: A002
+            input.unsafe_extern_functions[CLOCK] = time.perf_counter
+
+    return Clock()
+
+
+def _grace(registry: Registry, settings: Settings) -> float:
+    if settings.grace_seconds is not None:
+        return settings.grace_seconds
+    longest = max((t.timeout for a in registry.agents.values() for t in a.spec().tools), default=0)
+    return min(longest, 600)
+
+
+def _write(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The durable loop: deterministic code that Temporal replays."""

@@ -1,0 +1,442 @@
+"""One agent run: the four-state cycle, durably.
+
+    GENERATE -> PARSE -> EXECUTE -> RESUME -> GENERATE ...
+
+Everything that survives lies in `RunState`. Calls in flight are states in it, never coroutines that
+hold something: the run may be replayed, or continue as new, at any quiet point.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from turnkeeper import contract
+from turnkeeper.contract import (
+    CallStatus,
+    ExecuteInput,
+    ExecuteOutput,
+    GenerateInput,
+    GenerateOutput,
+    LoadAgentInput,
+    LoadAgentOutput,
+    RunResult,
+    RunStatus,
+    SealInput,
+    SealOutput,
+    StopRequest,
+    Usage,
+    read_public,
+)
+from turnkeeper.entries import arguments_digest, message
+from turnkeeper.parse import Decision, Parsed, parse
+from turnkeeper.render import waiting_for
+from turnkeeper.spec import ToolSpec
+from turnkeeper.state import EMPTY_REPLY, MAX_CONTINUED, MAX_DISCARDED, Call, Phase, RunState
+from turnkeeper.text import clip, one_line
+from workflows import boundary, cockpit, failures, options
+from workflows.pace import Pace
+
+
+# Dynamic, so that every start reaches our own validation instead of the converter's.
+@workflow.defn(dynamic=True)
+class AgentRun:
+    @workflow.init
+    def __init__(self, args: Sequence[RawValue]) -> None:
+        self.refused: str | None = None
+        self.state: RunState
+        try:
+            self.state = boundary.open_state(args)
+        except boundary.Refused as refusal:
+            self.refused = str(refusal)
+        self.tasks: list[asyncio.Task[None]] = []
+        """Activities in flight, in the order they were begun: a set has none that replays."""
+        self.expired = False
+        self.turns_here = 0
+        """Generations begun since the run last continued as new."""
+        self.pace = Pace()
+
+    @workflow.run
+    async def run(self, args: Sequence[RawValue]) -> RunResult:
+        if self.refused is not None:
+            raise boundary.refusal(self.refused)
+        try:
+            if self.state.spec is None:
+                await self._load()
+            self.deadline = asyncio.create_task(self._deadline())
+            while self.state.outcome is None:
+                await self._step()
+        except asyncio.CancelledError:
+            # Temporal's cancel reaches this coroutine only: what it had begun is cancelled and
+            # awaited here, or a tool would go on after the run's end.
+            await self._drain()
+            self.state.end("cancelled", workflow.cancellation_reason() or None)
+            self._close()
+            raise
+        return await self._finish()
+
+    async def _step(self) -> None:
+        state = self.state
+        if self._interrupted():
+            self._end_interrupted()
+        elif state.phase == Phase.GENERATE:
+            await self._generate()
+        elif state.phase == Phase.PARSE:
+            self.pace.measured("parse", self._parse)
+        elif state.phase == Phase.EXECUTE:
+            await self._execute()
+        else:
+            turn, calls = state.turn, len(state.calls)
+            self.pace.measured("resume", self._resume)
+            self.pace.log_turn(turn, calls)
+        cockpit.show(state)
+
+    # --- GENERATE -------------------------------------------------------------------------------
+
+    async def _generate(self) -> None:
+        state = self.state
+        if self._is_long() and self.turns_here > 0:
+            await self._continue_as_new()
+            return
+        self.turns_here += 1
+        assert state.spec is not None
+        asked = GenerateInput(
+            turn=state.turn,
+            spec_digest=state.spec_digest,
+            base=state.base,
+            new=state.pending,
+            max_tokens=state.max_tokens or state.spec.model.max_output_tokens,
+            answer_only=True if state.closing else None,
+            drop_thinking=True if state.drop_thinking else None,
+            seconds_left=max(0.0, state.deadline - workflow.time()),
+        )
+        with self._turn_group():
+            self._begin(self._ask(asked))
+        cockpit.show(state)
+        await self._wait()
+        if self._interrupted() and state.reply is None:
+            state.usage = state.usage.plus(Usage(estimated_tokens=asked.max_tokens))
+            await self._drain()
+
+    async def _ask(self, asked: GenerateInput) -> None:
+        state = self.state
+        try:
+            reply: GenerateOutput = await workflow.execute_activity(
+                contract.GENERATE,
+                asked,
+                result_type=GenerateOutput,
+                **options.generate(state, asked.max_tokens),
+            )
+        except ActivityError as error:
+            if failures.is_cancelled(error):
+                return
+            if failures.needs_other_thinking(error) and not state.drop_thinking:
+                state.drop_thinking = True
+                return
+            state.end(*failures.end_of(error, "model_unavailable"))
+            return
+        self.pace.generated(reply)
+        state.heard(reply)
+
+    # --- PARSE ----------------------------------------------------------------------------------
+
+    def _parse(self) -> None:
+        state = self.state
+        assert state.reply is not None and state.spec is not None
+        model = state.spec.model
+        limit = state.max_tokens or model.max_output_tokens
+        can_grow = limit < model.ceiling and state.discarded < MAX_DISCARDED
+        parsed = parse(state.reply, can_grow=can_grow and not state.closing)
+        state.text = clip(parsed.text, boundary.ANSWER_BYTES) if parsed.text else state.text
+        state.note(parsed)
+        if state.closing:
+            state.keep_reply()
+            state.end(state.closing, state.reason)
+        elif parsed.decision == Decision.CALLS:
+            state.keep_reply()
+            state.propose(parsed.calls)
+        elif parsed.decision == Decision.ANSWER:
+            state.keep_reply()
+            state.end("completed")
+        elif parsed.decision == Decision.CONTINUE and state.continued < MAX_CONTINUED:
+            state.keep_reply()
+            state.continued += 1
+            state.phase = Phase.RESUME
+        elif parsed.decision == Decision.GROW:
+            state.discard_reply()
+            state.max_tokens = min(limit * 4, model.ceiling)
+        else:
+            self._without_a_reply(parsed)
+
+    def _without_a_reply(self, parsed: Parsed) -> None:
+        """The reply cannot be part of the conversation: ask once more, or end."""
+        state = self.state
+        if parsed.decision == Decision.AGAIN and state.discard_reply():
+            return
+        if parsed.decision == Decision.NUDGE and state.discard_reply(at_most=1):
+            state.pending.append(message(EMPTY_REPLY))
+            return
+        outcome = {
+            Decision.REFUSED: "refused",
+            Decision.TRUNCATED: "truncated",
+            Decision.CONTINUE: "truncated",
+            Decision.OVERFLOW: "context_overflow",
+            Decision.UNKNOWN: "model_rejected",
+        }.get(parsed.decision, "model_unavailable")
+        state.end(outcome, parsed.reason or f"the provider paused {MAX_CONTINUED} times in a row")
+
+    # --- EXECUTE --------------------------------------------------------------------------------
+
+    async def _execute(self) -> None:
+        """A pump over the calls' states: start what may start, wait, again until all are done."""
+        state = self.state
+        while True:
+            for call in state.startable():
+                self._start(call)
+            if not self.tasks:
+                break
+            cockpit.show(state)
+            await self._wait()
+            if self._interrupted() or state.outcome is not None:
+                await self._drain()
+        state.phase = Phase.RESUME
+
+    def _start(self, call: Call) -> None:
+        tool = self.state.tool(call)
+        assert tool is not None
+        call.status = "running"
+        with self._turn_group():
+            self._begin(self._call(call, tool))
+
+    async def _call(self, call: Call, tool: ToolSpec) -> None:
+        state = self.state
+        asked = ExecuteInput(
+            agent=state.request.agent,
+            tool=call.tool,
+            effect=tool.effect,
+            attempts=tool.attempts,
+            turn=state.turn,
+            index=call.index,
+            call_id=call.call_id,
+            arguments=call.arguments,
+            arguments_digest=arguments_digest(call.tool, call.arguments),
+            key=call.key,
+            result_bytes=state.result_bytes(),
+            metadata=state.request.metadata,
+        )
+        try:
+            output: ExecuteOutput = await workflow.execute_activity(
+                call.tool, asked, result_type=ExecuteOutput, **options.execute(state, call, tool)
+            )
+        except ActivityError as error:
+            call.finish(*failures.told(error, tool))
+            return
+        self.pace.executed(output)
+        call.finish("ok" if output.status in ("ok", "stop") else "error", output.entry)
+        if output.status == "stop":
+            state.end("stopped", output.reason)
+        elif output.status == "invalid":
+            call.invalid = True
+
+    # --- RESUME ---------------------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        state = self.state
+        assert state.spec is not None
+        invalid = next((c for c in state.calls if c.invalid), None)
+        state.take_results()
+        if invalid is not None and state.spec.on_invalid_call == "stop":
+            state.end("stopped", f"policy: an invalid call of {one_line(invalid.tool, 64)}")
+            return
+        reached = state.limit_reached()
+        if reached is None:
+            state.next_turn()
+        elif state.limits.on_limit == "answer":
+            state.ask_last_answer(*reached)
+        else:
+            state.end(*reached)
+
+    # --- activities in flight -------------------------------------------------------------------
+
+    def _begin(self, activity: Any) -> None:
+        self.tasks.append(asyncio.create_task(activity))
+
+    async def _wait(self) -> None:
+        """Until an activity in flight is done, or the run is to end."""
+        await workflow.wait_condition(
+            lambda: self._interrupted() or any(t.done() for t in self.tasks)
+        )
+        self._reap()
+
+    def _reap(self) -> None:
+        done = [t for t in self.tasks if t.done()]
+        self.tasks = [t for t in self.tasks if not t.done()]
+        for task in done:
+            # An exception in a child task would otherwise be lost and the run wait in silence.
+            if not task.cancelled():
+                task.result()
+
+    async def _drain(self) -> None:
+        """Cancel what is in flight and wait until it has ended."""
+        for task in self.tasks:
+            task.cancel()
+        if self.tasks:
+            await asyncio.shield(workflow.wait(self.tasks))
+            self._reap()
+        for call in self.state.calls if self.state.phase == Phase.EXECUTE else []:
+            call.finish("not_run", "Not run: the run was ended.")
+
+    # --- interruptions --------------------------------------------------------------------------
+
+    async def _deadline(self) -> None:
+        # One timer for the whole run: a timeout on each wait would cost two events each time.
+        left = max(0.0, self.state.deadline - workflow.time())
+        await workflow.sleep(left, summary="time limit")
+        self.expired = True
+
+    def _interrupted(self) -> bool:
+        return self.expired or self.state.stop is not None
+
+    def _end_interrupted(self) -> None:
+        state = self.state
+        if state.stop is not None:
+            by = f" by {state.stop.actor}" if state.stop.actor else ""
+            state.end("stopped", f"stopped{by}: {state.stop.reason or 'no reason given'}")
+        else:
+            state.end("time_limit", f"{state.limits.wall_seconds:g} seconds are over")
+
+    # --- begin, continue, end -------------------------------------------------------------------
+
+    async def _load(self) -> None:
+        state = self.state
+        try:
+            loaded: LoadAgentOutput = await workflow.execute_activity(
+                contract.LOAD_AGENT,
+                LoadAgentInput(agent=state.request.agent, limits=state.request.limits),
+                result_type=LoadAgentOutput,
+                **options.load_agent(),
+            )
+        except ActivityError as error:
+            state.end(*failures.end_of(error, "state_lost"))
+            return
+        state.spec, state.spec_digest = loaded.spec, loaded.spec_digest
+        state.attributes = loaded.attributes
+        state.heartbeat_seconds = loaded.heartbeat_seconds
+        cockpit.publish_start(state)
+        cockpit.show(state)
+
+    def _is_long(self) -> bool:
+        info = workflow.info()
+        spec = self.state.spec
+        assert spec is not None
+        return (
+            info.is_continue_as_new_suggested()
+            or info.get_current_history_length() >= spec.history.events
+            or info.get_current_history_size() >= spec.history.bytes
+        )
+
+    async def _continue_as_new(self) -> None:
+        """Seal what was said and go on in a new execution. Nothing is in flight here."""
+        state = self.state
+        try:
+            sealed: SealOutput = await workflow.execute_activity(
+                contract.SEAL,
+                SealInput(
+                    spec_digest=state.spec_digest, position=state.base, sealed=state.sealed
+                ),
+                result_type=SealOutput,
+                **options.seal(state),
+            )
+        except ActivityError as error:
+            state.end(*failures.end_of(error, "state_lost"))
+            return
+        state.sealed = sealed.sealed
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        # No await between that and this: a message that came in between would be lost.
+        workflow.continue_as_new(state)
+
+    def _close(self) -> None:
+        if self.state.calls:
+            self.state.take_results()
+        self.pace.log_turn(self.state.turn, 0)
+        cockpit.publish_end(self.state)
+
+    async def _finish(self) -> RunResult:
+        await self._drain()
+        self._close()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        result = boundary.result_of(self.state)
+        if result.outcome in boundary.COMPLETED:
+            return result
+        raise ApplicationError(
+            result.reason or result.outcome, result, type=result.outcome, non_retryable=True
+        )
+
+    def _turn_group(self) -> Any:
+        turn = self.state.turn
+        return workflow.create_event_group(f"turn-{turn}", label=f"Turn {turn}").scope()
+
+    # --- messages -------------------------------------------------------------------------------
+    # Named, so that the UI offers them, but with `*args`: a signal with a missing argument would
+    # raise inside the SDK and fail the workflow task for ever.
+
+    @workflow.update(name=contract.STOP)
+    async def stop_update(self, *args: Any) -> dict[str, str]:
+        """End the run. Body: {"reason": "...", "actor": "..."}, both optional."""
+        if self.refused is not None:
+            raise boundary.refusal(self.refused)
+        try:
+            self.state.stop = _stop_request(args)
+        except ValueError as error:
+            raise ApplicationError(
+                str(error), type="invalid_request", non_retryable=True
+            ) from None
+        return {"accepted": "stop"}
+
+    @workflow.signal(name=contract.STOP)
+    def stop_signal(self, *args: Any) -> None:
+        """End the run, also while no worker is up. Body as of the update; a wrong one is dropped."""
+        try:
+            if self.refused is None:
+                self.state.stop = _stop_request(args)
+        except ValueError as error:
+            workflow.logger.warning("stop signal dropped: %s", one_line(str(error), 300))
+
+    @workflow.query(name=contract.STATUS)
+    def status(self, *args: Any) -> RunStatus:
+        """Where the run stands."""
+        if self.refused is not None:
+            return RunStatus(
+                agent="", model="", phase="", turn=0, waiting_for="", outcome="invalid_request"
+            )
+        state = self.state
+        return RunStatus(
+            agent=state.request.agent,
+            model=state.spec.model.name if state.spec else "",
+            phase=state.phase,
+            turn=state.turn,
+            waiting_for=waiting_for(state),
+            calls=[
+                CallStatus(
+                    call_id=c.call_id,
+                    tool=c.tool,
+                    status=c.status,
+                    arguments=one_line(str(c.arguments), 200),
+                )
+                for c in state.calls
+            ],
+            usage=state.usage,
+            limits=state.limits,
+            outcome=state.outcome,
+        )
+
+
+def _stop_request(args: Sequence[Any]) -> StopRequest:
+    if len(args) > 1:
+        raise ValueError(f"send one JSON object, not {len(args)} arguments")
+    return read_public(StopRequest, args[0] if args and args[0] is not None else {})

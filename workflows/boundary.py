@@ -1,0 +1,102 @@
+"""What comes in from outside and what goes out: the run's edges.
+
+No public input is decoded by the converter: one that it cannot decode would fail the workflow task
+for ever, and nothing can take it out of history again. Raw payloads are validated here instead, and
+a bad one ends the run by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from turnkeeper.contract import WORKFLOW, RunRequest, RunResult, read_public
+from turnkeeper.entries import message, strict_json
+from turnkeeper.errors import AdmissionError
+from turnkeeper.state import RunState, key_base
+from turnkeeper.text import clip, one_line
+
+ANSWER_BYTES = 64_000
+COMPLETED = (
+    "completed",
+    "turn_limit",
+    "token_limit",
+    "cost_limit",
+    "time_limit",
+    "error_limit",
+    "repetition",
+    "refused",
+    "truncated",
+    "stopped",
+)
+"""Outcomes that close the workflow as Completed; the others close it as Failed."""
+
+
+class Refused(Exception):
+    """A start that cannot become a run; its text is for the caller."""
+
+
+def open_state(args: Sequence[RawValue]) -> RunState:
+    """The state of a new run, or of one that continues.
+
+    Raises:
+        Refused: the caller's request is not one.
+    """
+    info = workflow.info()
+    if info.workflow_type != WORKFLOW:
+        raise Refused(f"workflow type {info.workflow_type!r} is unknown here; start {WORKFLOW!r}")
+    # Before continued_run_id is trusted: cron and workflow retries set it too.
+    if info.cron_schedule or info.retry_policy is not None:
+        raise Refused(
+            "a run cannot have a cron schedule or a workflow retry policy: both would repeat its "
+            "effects; use a Temporal Schedule that starts a new run each time"
+        )
+    if info.continued_run_id:
+        return RunState.model_validate_json(args[0].payload.data)
+    request = _request(args)
+    return RunState(
+        request=request.model_copy(update={"prompt": one_line(request.prompt, 200)}),
+        key_base=key_base(info.workflow_id, request.request_key or info.first_execution_run_id),
+        started=workflow.now().timestamp(),
+        pending=[message(request.prompt)],
+    )
+
+
+def _request(args: Sequence[RawValue]) -> RunRequest:
+    if len(args) != 1:
+        raise Refused(f"start with one JSON object, not with {len(args)} arguments")
+    payload = args[0].payload
+    encoding = payload.metadata.get("encoding", b"").decode("ascii", "replace")
+    if encoding != "json/plain":
+        raise Refused(f"start with one JSON object (encoding json/plain, not {encoding[:50]!r})")
+    try:
+        return read_public(RunRequest, strict_json(payload.data))
+    except (AdmissionError, ValueError) as error:
+        raise Refused(one_line(str(error), 1_000)) from None
+
+
+def refusal(reason: str) -> ApplicationError:
+    """The end of a run that never began."""
+    result = RunResult(outcome="invalid_request", reason=reason)
+    return ApplicationError(reason, result, type="invalid_request", non_retryable=True)
+
+
+def result_of(state: RunState) -> RunResult:
+    """What the caller gets."""
+    answer = state.text if state.outcome != "invalid_request" else ""
+    return RunResult(
+        outcome=state.outcome or "",
+        answer=clip(answer, ANSWER_BYTES) if answer else None,
+        reason=state.reason,
+        agent=state.request.agent,
+        model=state.spec.model.name if state.spec else "",
+        turns=state.turn,
+        calls=state.total_calls,
+        errors=state.total_errors,
+        usage=state.usage,
+        seconds=round(workflow.now().timestamp() - state.started, 3),
+        transcript=state.base,
+    )

@@ -1,0 +1,57 @@
+"""What operators see of a run in Temporal: search attributes, memo, current details."""
+
+from __future__ import annotations
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
+
+from turnkeeper.render import run_card
+from turnkeeper.state import RunState
+from turnkeeper.text import one_line
+
+_KEYWORDS = {
+    name: SearchAttributeKey.for_keyword(f"Turnkeeper{name}")
+    for name in ("Agent", "Status", "Outcome", "Model", "Tenant")
+}
+_INTS = {name: SearchAttributeKey.for_int(f"Turnkeeper{name}") for name in ("Turns", "Tokens")}
+
+
+def publish_start(state: RunState) -> None:
+    """Once per run: what it is."""
+    model = state.spec.model.name if state.spec else ""
+    tenant = state.request.metadata.get("tenant")
+    keywords = {"Agent": state.request.agent, "Status": "running", "Model": model}
+    if tenant:
+        keywords["Tenant"] = tenant
+    _upsert(state, keywords, {})
+    workflow.upsert_memo({"agent": state.request.agent, "prompt": state.request.prompt})
+
+
+def publish_end(state: RunState) -> None:
+    """Once per run: how it ended."""
+    outcome = state.outcome or ""
+    counts = {"Turns": state.turn, "Tokens": state.usage.total}
+    _upsert(state, {"Status": "ended", "Outcome": outcome}, counts)
+    workflow.upsert_memo({"outcome": outcome, "answer": one_line(state.text, 200)})
+    show(state)
+
+
+def show(state: RunState) -> None:
+    """Refresh the run card; costs no event."""
+    workflow.set_current_details(run_card(state, workflow.info().workflow_id))
+
+
+def _upsert(state: RunState, keywords: dict[str, str], ints: dict[str, int]) -> None:
+    # Only those that the namespace has: an unknown one fails the workflow task for ever.
+    updates: list[SearchAttributeUpdate] = [
+        _KEYWORDS[name].value_set(one_line(value, 200))
+        for name, value in keywords.items()
+        if _KEYWORDS[name].name in state.attributes
+    ]
+    updates += [
+        _INTS[name].value_set(value)
+        for name, value in ints.items()
+        if _INTS[name].name in state.attributes
+    ]
+    if updates:
+        workflow.upsert_search_attributes(updates)

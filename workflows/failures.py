@@ -1,0 +1,91 @@
+"""What a failed activity means: an outcome of the run, or a result that the model can act on."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    TimeoutError,
+    TimeoutType,
+)
+
+from turnkeeper.spec import ToolSpec
+
+THINKING = "thinking_mismatch"
+"""The type of a generation's failure that is mended by letting thinking blocks go."""
+NOT_HERE = "ToolNotHere"
+"""The type of a call's failure while no worker has the tool."""
+_ENDS = (
+    "model_rejected",
+    "context_overflow",
+    "state_lost",
+    "unknown_agent",
+    "invalid_request",
+    "model_unavailable",
+)
+_MAYBE = "It may or may not have taken effect, and was not tried again."
+
+
+class End(NamedTuple):
+    outcome: str
+    reason: str
+
+
+class Told(NamedTuple):
+    """A result made here, since the call itself brought none."""
+
+    outcome: Literal["error", "unknown"]
+    text: str
+
+
+def is_cancelled(error: ActivityError) -> bool:
+    return isinstance(error.cause, CancelledError)
+
+
+def needs_other_thinking(error: ActivityError) -> bool:
+    return isinstance(error.cause, ApplicationError) and error.cause.type == THINKING
+
+
+def end_of(error: ActivityError, otherwise: str) -> End:
+    """The outcome that a failed built-in activity brings; `otherwise` when retries ran out."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        return End(cause.type if cause.type in _ENDS else otherwise, cause.message)
+    return End(otherwise, _why(cause))
+
+
+def told(error: ActivityError, tool: ToolSpec) -> Told:
+    """What the model reads about a call whose activity failed."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError) and cause.type == NOT_HERE:
+        return Told("error", f"Tool {tool.name} is not available at the moment. It was not run.")
+    if isinstance(cause, CancelledError):
+        what = f"Tool {tool.name} was cancelled while it ran."
+    elif isinstance(cause, TimeoutError):
+        what = f"Tool {tool.name} {_timed_out(cause, tool)}."
+    else:
+        # Written for the model by the activity, without internals.
+        what = cause.message if isinstance(cause, ApplicationError) else f"{tool.name} failed."
+    if tool.mutates:
+        return Told("unknown", f"{what} {_MAYBE}")
+    return Told("error", what)
+
+
+def _timed_out(cause: TimeoutError, tool: ToolSpec) -> str:
+    tries = f" after {tool.attempts} attempts" if tool.attempts > 1 and not _once(tool) else ""
+    if cause.type == TimeoutType.HEARTBEAT:
+        return f"stopped answering{tries}"
+    return f"did not finish within {tool.timeout:g} seconds{tries}"
+
+
+def _once(tool: ToolSpec) -> bool:
+    return tool.effect == "once"
+
+
+def _why(cause: BaseException | None) -> str:
+    if isinstance(cause, TimeoutError):
+        return f"timed out ({cause.type.name.lower() if cause.type else 'unknown'})"
+    return str(cause) if cause else "unknown"

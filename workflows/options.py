@@ -1,0 +1,82 @@
+"""How each activity is scheduled: timeouts, retries, and the words that the timeline shows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from temporalio.common import RetryPolicy
+from temporalio.workflow import ActivityCancellationType
+
+from turnkeeper.render import call_summary, generate_summary
+from turnkeeper.state import Call, RunState
+from turnkeeper.spec import ToolSpec
+
+NOT_HERE_ATTEMPTS = 20
+"""Attempts beyond a tool's own, for workers that lack it: the server counts those too."""
+
+# A result over the server's limit is a *retryable* failure by default: the effect would be
+# repeated with every attempt.
+_TOO_LARGE = "PayloadsTooLarge"
+
+
+def load_agent() -> dict[str, Any]:
+    return {
+        "start_to_close_timeout": timedelta(seconds=30),
+        "retry_policy": RetryPolicy(
+            initial_interval=timedelta(milliseconds=200),
+            maximum_interval=timedelta(seconds=5),
+            maximum_attempts=6,
+            non_retryable_error_types=[_TOO_LARGE],
+        ),
+        "summary": "run.load_agent",
+    }
+
+
+def seal(state: RunState) -> dict[str, Any]:
+    return {
+        "start_to_close_timeout": timedelta(minutes=2),
+        "heartbeat_timeout": timedelta(seconds=state.heartbeat_seconds),
+        # A store that is down for an hour delays continue-as-new, nothing else.
+        "retry_policy": RetryPolicy(
+            maximum_interval=timedelta(seconds=60), maximum_attempts=60
+        ),
+        "summary": f"run.seal · {state.base.entries} entries",
+    }
+
+
+def generate(state: RunState, max_tokens: int) -> dict[str, Any]:
+    return {
+        "activity_id": f"turn-{state.turn}",
+        # A reply of the allowed length at 20 tokens a second, and time to begin.
+        "start_to_close_timeout": timedelta(seconds=300 + max_tokens // 20),
+        "heartbeat_timeout": timedelta(seconds=state.heartbeat_seconds),
+        "retry_policy": RetryPolicy(
+            maximum_interval=timedelta(seconds=60),
+            maximum_attempts=8,
+            non_retryable_error_types=[_TOO_LARGE],
+        ),
+        # The reply of a cancelled generation is not waited for.
+        "cancellation_type": ActivityCancellationType.TRY_CANCEL,
+        "summary": generate_summary(state.turn, state.spec.model.name if state.spec else ""),
+    }
+
+
+def execute(state: RunState, call: Call, tool: ToolSpec) -> dict[str, Any]:
+    final = [_TOO_LARGE]
+    if tool.effect == "once":
+        # The server's Started event is the start marker: once begun, never again. Attempts on
+        # workers that lack the tool stay retryable, so maximum_attempts=1 is not the way.
+        final += ["TemporalTimeout:StartToClose", "TemporalTimeout:Heartbeat"]
+    return {
+        "activity_id": f"turn-{state.turn}/call-{call.index}",
+        "start_to_close_timeout": timedelta(seconds=tool.timeout),
+        "heartbeat_timeout": timedelta(seconds=state.heartbeat_seconds),
+        "retry_policy": RetryPolicy(
+            maximum_interval=timedelta(seconds=30),
+            maximum_attempts=tool.attempts + NOT_HERE_ATTEMPTS,
+            non_retryable_error_types=final,
+        ),
+        "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        "summary": call_summary(call.tool, state.turn, call.arguments),
+    }
