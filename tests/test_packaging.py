@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -65,16 +64,6 @@ def test_every_locked_package_has_a_hash() -> None:
     blocks = re.findall(r"^\S+==(?:.*\\\n)*.*$", lock, re.MULTILINE)
     assert len(blocks) > 50
     assert all("--hash=sha256:" in block for block in blocks)
-
-
-def test_the_pure_core_is_all_of_turnkeeper_but_its_io() -> None:
-    """A new module of `turnkeeper` is either in the import contract or known to do I/O."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    contracts = settings["tool"]["importlinter"]["contracts"]
-    (pure,) = [c["source_modules"] for c in contracts if c["id"] == "pure-core"]
-    does_io = {"artifacts", "client", "converter", "history"}
-    modules = {path.stem for path in (ROOT / "turnkeeper").glob("*.py")} - {"__init__"}
-    assert modules - does_io == {name.removeprefix("turnkeeper.") for name in pure}
 
 
 def test_the_compose_file_is_valid() -> None:
