@@ -44,9 +44,11 @@ def search(
     limit: Annotated[int, Field(ge=1, le=10, description="Passages to return.")] = 3,
     ctx: ToolContext = _CALLED_DIRECTLY,
 ) -> str:
-    """Search the company's annual reports. Returns the best matching passages, best first, each
-    with its document, page and heading. Amounts are in millions of US dollars ($M) unless the
-    passage says otherwise."""
+    """Search the company's annual reports for 2021 to 2025.
+
+    Returns the best matching passages, best first, each with its document, page and heading.
+    Amounts are in millions of US dollars ($M) unless the passage says otherwise.
+    """
     with logged("search", ctx):
         time.sleep(seconds("FINANCE_SEARCH_DELAY"))
         folder = Path(os.environ.get("FINANCE_DOCUMENTS") or _PACKAGED_DOCUMENTS)
