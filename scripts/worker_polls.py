@@ -1,7 +1,8 @@
 """Exit with 0 if Temporal has seen this machine's worker poll in the last two minutes.
 
 The health check of the worker's image: a worker that lives but lost its connection, or hangs,
-is as useless as a dead one. Connection settings come from Temporal's environment configuration.
+is as useless as a dead one. Its task queue is TURNKEEPER_TASK_QUEUE, as for `worker.py`; the
+connection's settings are Temporal's own (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, ...).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 
-TASK_QUEUE = "turnkeeper"
+TASK_QUEUE = os.environ.get("TURNKEEPER_TASK_QUEUE", "turnkeeper")
 # A poll waits for a task for up to a minute before the next one is seen.
 RECENT = timedelta(minutes=2)
 
