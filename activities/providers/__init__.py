@@ -48,6 +48,9 @@ class ProviderReply:
 
     message: dict[str, Any]
     request_id: str | None = None
+    raw_inputs: dict[int, str] = field(default_factory=dict)
+    """By index of the block in `content`: the text of a tool's arguments where it came in pieces.
+    The block's own `input` is then a placeholder; admission reads the text and judges it."""
 
 
 Kind = Literal["retry", "stop", "overflow", "thinking"]

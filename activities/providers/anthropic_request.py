@@ -1,0 +1,120 @@
+"""Entries put into the words of the Messages API.
+
+The body is a pure function of the request, and the part of it that earlier turns had is the same
+byte for byte: the prompt cache and the signatures of thinking blocks depend on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from activities.providers import ModelRequest, ProviderError
+from turnkeeper.entries import Entry
+from turnkeeper.spec import ToolSpec
+
+DIALECT: Final = "anthropic-messages"
+BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
+"""The beta in which a request may say what happens to thinking of another conversation."""
+OWN_FIELDS: Final = frozenset({"max_tokens", "messages", "model", "stream", "system", "tools"})
+"""Fields that come from the spec and the loop; options must not set them."""
+
+
+def build_request(request: ModelRequest) -> dict[str, Any]:
+    """The JSON body of `POST /v1/messages`.
+
+    `spec.model.options` are merged in as they are; `betas` among them goes into a header instead
+    (`request_betas`), and a field set to None is left out: `{"cache_control": None}` is for
+    gateways that refuse it.
+
+    Raises:
+        ProviderError: `stop`, for options that set a field of ours, and for replies of another
+            dialect.
+    """
+    spec, options = request.spec, dict(request.spec.model.options)
+    options.pop("betas", None)
+    for name in sorted(options.keys() & OWN_FIELDS):
+        raise ProviderError(
+            "stop", "invalid_options", f"the model's options must not set {name!r}: the spec does"
+        )
+    body: dict[str, Any] = {"model": spec.model.name, "max_tokens": request.max_tokens}
+    if spec.instructions.strip():
+        body["system"] = [{"type": "text", "text": spec.instructions}]
+    if spec.tools:
+        body["tools"] = [_tool(tool) for tool in spec.tools]
+    body["messages"] = _messages(request.entries)
+    # The API finds the last block it can cache itself. The mark is put on the request and never
+    # stored, so it moves with each turn without changing what was said.
+    body["cache_control"] = {"type": "ephemeral"}
+    body.update(options)
+    if request.answer_only and spec.tools:
+        # The tools stay: a changed prefix would cost the cache, and thinking is bound to it.
+        body["tool_choice"] = {"type": "none"}
+    if request.drop_thinking:
+        body["thinking"] = _dropping(body.get("thinking"))
+    body["stream"] = request.stream
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def request_betas(request: ModelRequest) -> tuple[str, ...]:
+    """The values of the `anthropic-beta` header, in order and once each.
+
+    Raises:
+        ProviderError: `stop`, if the option `betas` is not a list of strings.
+    """
+    betas = request.spec.model.options.get("betas") or []
+    if not isinstance(betas, (list, tuple)) or not all(isinstance(b, str) for b in betas):
+        raise ProviderError("stop", "invalid_options", "the option 'betas' is a list of strings")
+    return tuple(dict.fromkeys([*betas, *([BINDING_BETA] if request.drop_thinking else [])]))
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "input_schema": tool.input_schema,
+    }
+
+
+def _dropping(thinking: Any) -> dict[str, Any]:
+    config = dict(thinking) if isinstance(thinking, dict) else {"type": "adaptive"}
+    binding = config.get("block_binding")
+    kept = binding if isinstance(binding, dict) else {}
+    config["block_binding"] = {**kept, "prefix_mismatch_behavior": "drop_block"}
+    return config
+
+
+def _messages(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    texts: list[dict[str, Any]] = []
+
+    def end_turn() -> None:
+        # All results stand in the one message right after their calls, before any text: elsewhere
+        # the API does not find them.
+        if results or texts:
+            messages.append({"role": "user", "content": [*results, *texts]})
+            results.clear()
+            texts.clear()
+
+    for entry in entries:
+        if entry.kind == "result":
+            results.append(_result(entry.value))
+        elif entry.kind == "message":
+            texts.append({"type": "text", "text": entry.value["text"]})
+        elif entry.dialect != DIALECT:
+            raise ProviderError(
+                "stop", "foreign_dialect", f"a reply of dialect {entry.dialect!r} cannot be sent"
+            )
+        elif entry.value["content"]:
+            end_turn()
+            messages.append(entry.value)
+    end_turn()
+    return messages
+
+
+def _result(value: dict[str, Any]) -> dict[str, Any]:
+    block = {"type": "tool_result", "tool_use_id": value["call_id"], "content": value["text"]}
+    if value.get("error"):
+        block["is_error"] = True
+    return block
