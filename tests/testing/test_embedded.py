@@ -291,10 +291,10 @@ def test_a_server_that_ends_is_reported_with_its_log(
 def test_a_server_that_never_answers_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Waiting has a bound, after which the silent process is ended."""
-    fake_temporal(tmp_path, '[ "$1" = server ] && exec sleep 600; exit 1')
+    """Waiting has a bound, after which the process is ended; the error has its last answer."""
+    fake_temporal(tmp_path, '[ "$1" = server ] && exec sleep 600; echo out of order >&2; exit 1')
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with pytest.raises(EmbeddedServerError, match="not healthy in time"):
+    with pytest.raises(EmbeddedServerError, match="not healthy in time: out of order"):
         EmbeddedServer.start(tmp_path / "state", port=0, timeout=0.5)
     assert not is_alive(tmp_path / "state")
 

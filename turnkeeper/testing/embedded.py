@@ -153,7 +153,7 @@ class EmbeddedServer:
                     return cls(state_dir, *starting.run())
             # Held: a server lives, or another process is starting one at this moment.
             record = _read_record(state_dir)
-            if record is not None and _is_serving(find_temporal(), record.address):
+            if record is not None and _trouble(find_temporal(), record.address) is None:
                 return cls(state_dir, record, None)
             if time.monotonic() > deadline:
                 raise EmbeddedServerError(
@@ -353,7 +353,7 @@ class _Start:
         spawned = time.monotonic()
         log_path = self.state_dir / "server.log"
         while True:
-            serving = _is_serving(temporal, address)
+            trouble = _trouble(temporal, address)
             # The port answers before the frontend does, and who answers may be another server
             # that took the port a moment earlier: ours prints its banner once it listens, and
             # ends at once if it cannot.
@@ -365,11 +365,11 @@ class _Start:
                     f"the Temporal server ended with status {child.process.returncode}"
                     + _log_tail(self.state_dir)
                 )
-            if serving and (listens or time.monotonic() - spawned > 2.0):
+            if trouble is None and (listens or time.monotonic() - spawned > 2.0):
                 return
             if time.monotonic() > self.deadline:
                 raise EmbeddedServerError(
-                    f"the Temporal server at {address} is not healthy in time"
+                    f"the Temporal server at {address} is not healthy in time: {trouble}"
                     + _log_tail(self.state_dir)
                 )
             time.sleep(0.02)
@@ -434,9 +434,12 @@ def _ask(temporal: str, address: str, *arguments: str) -> Any:
         return None
 
 
-def _is_serving(temporal: str, address: str) -> bool:
+def _trouble(temporal: str, address: str) -> str | None:
+    """Why the server does not serve, None if it does."""
     health = _temporal(temporal, address, "operator", "cluster", "health")
-    return health.returncode == 0 and "SERVING" in health.stdout
+    if health.returncode == 0 and "SERVING" in health.stdout:
+        return None
+    return (health.stderr or health.stdout).strip()
 
 
 def _temporal(temporal: str, address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
