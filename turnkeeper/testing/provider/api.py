@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Any, Final, cast
 
 from turnkeeper.testing.provider.cache import PromptCache, cache_key
-from turnkeeper.testing.provider.emitted import Memory, fact
+from turnkeeper.testing.provider.emitted import Memory
 from turnkeeper.testing.provider.http import HttpRequest
 from turnkeeper.testing.provider.journal import Journal, Record
 from turnkeeper.testing.provider.models import Models
@@ -80,6 +80,7 @@ class Api:
         self.rejections: Counter[str] = Counter()
         for record in journal.earlier:
             self._go_on_from(record)
+        journal.earlier.clear()
 
     def _go_on_from(self, record: Record) -> None:
         self._arrivals = max(self._arrivals, record.arrival)
@@ -190,14 +191,12 @@ class Api:
         before = conversation.digest()
         used_ids: set[Any] = {place.block["id"] for place in request.of("tool_use")}
         content = fill(reply, exchange.turn, used_ids, conversation)
-        record.emitted = fact(
+        record.emitted = self._memory.emit(
             [item.block for item in content],
             reply.actual_stop_reason,
             before,
             conversation.digest(),
         )
-        if record.emitted is not None:
-            self._memory.add(record.emitted)
         key = cache_key(request.body, len(request.head), request.prefix)
         usage = self._cache.account(
             request.marks, request.prefix, key, request.model.min_cache_tokens

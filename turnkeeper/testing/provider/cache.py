@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from turnkeeper.testing.provider.prefix import Place, Prefix
 from turnkeeper.testing.provider.replies import Json, dumps
@@ -25,7 +25,8 @@ _UNCACHEABLE: Final = ("thinking", "redacted_thinking")
 Key: TypeAlias = Callable[[int], tuple[str, bytes, bytes]]
 
 
-class Mark(NamedTuple):
+@dataclass(frozen=True)
+class Mark:
     """A breakpoint: the position in the prefix where it stands, the place that carries it (None
     for the top-level automatic one), its path and its value."""
 
@@ -37,7 +38,8 @@ class Mark(NamedTuple):
     @property
     def ttl(self) -> str:
         """The time to live it asks for."""
-        return self.control.get("ttl") or "5m"
+        ttl: str = self.control.get("ttl") or "5m"
+        return ttl
 
     @property
     def reach(self) -> range:

@@ -44,25 +44,6 @@ class Fact(TypedDict, total=False):
     seals: list[str]
 
 
-def fact(
-    content: Sequence[Json], stop_reason: str | None, before: bytes, after: bytes
-) -> Fact | None:
-    """What must be remembered of a reply sent after the prefix with digest `before`; with it the
-    digest is `after`. None if nothing."""
-    known: Fact = {}
-    types = {str(block.get("type")) for block in content} - ASSISTANT_BLOCK_TYPES
-    if types:
-        known["types"] = sorted(types)
-    if stop_reason in _RESUMABLE:
-        known["resumable"] = after.hex()
-    seals = seals_of(content)
-    if seals:
-        known["before"] = before.hex()
-        known["call_ids"] = call_ids_of(content)
-        known["seals"] = seals
-    return known or None
-
-
 def call_ids_of(content: Sequence[Json]) -> list[Any]:
     """The ids of the tool_use blocks."""
     return [block.get("id") for block in content if block.get("type") == "tool_use"]
@@ -82,17 +63,38 @@ class Memory:
         self._resumable: OrderedDict[str, None] = OrderedDict()
         self._thinking: OrderedDict[tuple[str, str], list[list[str]]] = OrderedDict()
 
-    def add(self, known: Fact) -> None:
-        """Remember a reply."""
+    def emit(
+        self, content: Sequence[Json], stop_reason: str | None, before: bytes, after: bytes
+    ) -> Fact | None:
+        """Remember a reply sent after the prefix with digest `before`; with the reply the digest
+        is `after`. What was remembered, or None if there was nothing."""
+        fact: Fact = {}
+        types = {str(block.get("type")) for block in content} - ASSISTANT_BLOCK_TYPES
+        if types:
+            fact["types"] = sorted(types)
+        if stop_reason in _RESUMABLE:
+            fact["resumable"] = after.hex()
+        seals, call_ids = seals_of(content), call_ids_of(content)
+        # A reply without thinking counts if the same calls were sent with thinking before: the
+        # earlier reply may have been lost on the way.
+        if seals or self.thinking_sent(before, call_ids):
+            fact |= {"before": before.hex(), "call_ids": call_ids, "seals": seals}
+        if not fact:
+            return None
+        self.add(fact)
+        return fact
+
+    def add(self, fact: Fact) -> None:
+        """Remember a fact that was read from a log."""
         if len(self.types) < self._capacity:
-            self.types.update(known.get("types", ()))
-        if "resumable" in known:
-            self._resumable[known["resumable"]] = None
-        if "seals" in known:
-            key = (known["before"], str(known["call_ids"]))
+            self.types.update(fact.get("types", ()))
+        if "resumable" in fact:
+            self._resumable[fact["resumable"]] = None
+        if "seals" in fact:
+            key = (fact["before"], str(fact["call_ids"]))
             variants = self._thinking.setdefault(key, [])
-            if known["seals"] not in variants:
-                variants.append(known["seals"])
+            if fact["seals"] not in variants:
+                variants.append(fact["seals"])
         for entries in (self._resumable, self._thinking):
             if len(entries) > self._capacity:
                 entries.popitem(last=False)

@@ -16,6 +16,7 @@ from http import HTTPStatus
 from typing import Final
 
 _DISCARD_LIMIT: Final = 8
+_REASONS: Final = {code.value: code.phrase for code in HTTPStatus} | {529: "Overloaded"}
 
 
 class BadRequest(ValueError):
@@ -121,8 +122,10 @@ async def _read_chunks(reader: asyncio.StreamReader, max_body: int) -> bytes | N
 
 def response_head(status: int, headers: Mapping[str, str]) -> bytes:
     """The status line and the headers."""
-    reason = HTTPStatus(status).phrase if status in set(HTTPStatus) else "Overloaded"
-    lines = [f"HTTP/1.1 {status} {reason}", *(f"{k}: {v}" for k, v in headers.items())]
+    lines = [
+        f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}",
+        *(f"{k}: {v}" for k, v in headers.items()),
+    ]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 

@@ -30,7 +30,7 @@ class Record:
     the provider itself refused it. step: kind of the script's reply. body: the request, with
     `log_bodies=True`. emitted: what the provider must remember of its reply.
     sent: bytes of the reply's body handed over, None while it is being sent. outcome: None, then
-    `sent`, `cut:close`, `cut:reset`, `cut:stall` or `client_gone`.
+    `sent`, `cut:close`, `cut:reset`, `cut:stall`, `client_gone`, or `stopped` with the provider.
     """
 
     arrival: int

@@ -62,8 +62,8 @@ class Prefix:
     """Sizes and digests of prefixes of a sequence of blocks.
 
     Position n is the prefix of the first n blocks. Only the `positions` asked for, the empty one
-    and the whole are known: between them everything is encoded at once, which is what keeps a request of many
-    blocks cheap. Raises ValueError for numbers that JSON does not have.
+    and the whole are known: between them everything is encoded at once, which is what keeps a
+    request of many blocks cheap. Raises ValueError for numbers that JSON does not have.
     """
 
     def __init__(self, places: Sequence[Place], positions: Iterable[int] = ()) -> None:

@@ -306,6 +306,7 @@ _BLOCK_REQUIRES: Final[Mapping[str, Mapping[str, type]]] = {
     "image": {"source": dict},
     "document": {"source": dict},
     "tool_use": {"id": str, "name": str},
+    "server_tool_use": {"id": str, "name": str},
     "tool_result": {"tool_use_id": str},
     "thinking": {"thinking": str, "signature": str},
     "redacted_thinking": {"data": str},
@@ -505,6 +506,8 @@ def tool_shape(r: Request) -> Iterator[str]:
                 yield f"tools.{index}.custom.name: Field required"
         elif not _SERVER_TOOL.fullmatch(str(tool["type"])):
             yield f"tools.{index}.type: Input tag '{tool['type']}' is not a known tool type"
+        elif not isinstance(tool.get("name", ""), str):
+            yield f"tools.{index}.name: Input should be a valid string"
 
 
 def _custom_tools(r: Request) -> Iterator[tuple[str, Json]]:
@@ -684,7 +687,8 @@ def server_results_expected(r: Request) -> Iterator[str]:
     for type_ in r.by_type:
         if type_.endswith("_tool_result") and type_ in ASSISTANT_BLOCK_TYPES:
             for place in r.of(type_):
-                if place.block.get("tool_use_id") not in called:
+                id_ = place.block.get("tool_use_id")
+                if not isinstance(id_, str) or id_ not in called:
                     yield (
                         f"{place.path}: unexpected `tool_use_id` found in `{type_}` blocks. Each "
                         f"`{type_}` block must have a corresponding `server_tool_use` block "
@@ -755,7 +759,7 @@ def thinking_config(r: Request) -> Iterator[str]:
         "disabled": set(),
         "between_tools": set(),
     }
-    if type_ not in fields:
+    if not isinstance(type_, str) or type_ not in fields:
         yield f"thinking.type: Input tag should be one of {', '.join(map(repr, fields))}"
         return
     for field in config.keys() - fields[type_] - {"type", "block_binding"}:

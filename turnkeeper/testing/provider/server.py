@@ -57,7 +57,7 @@ class ScriptedProvider:
     Raises ValueError for a host that is not loopback, OSError if the port or log cannot be used.
     """
 
-    def __init__(  # noqa: PLR0913 - each is one independent switch of the server
+    def __init__(
         self,
         script: Script,
         *,
@@ -195,14 +195,17 @@ class ScriptedProvider:
         answer = self._api.answer(http)
         sending = _Sending(reader, writer, answer)
         try:
-            answer.record.outcome = await sending.run(http)
-        except (ConnectionError, asyncio.CancelledError):
-            answer.record.outcome = "client_gone"
+            await sending.run(http)
+        except asyncio.CancelledError:
+            sending.outcome = sending.outcome or "stopped"
+            raise
+        except ConnectionError:
+            sending.outcome = sending.outcome or "client_gone"
             raise
         finally:
-            answer.record.sent = sending.sent
+            answer.record.sent, answer.record.outcome = sending.sent, sending.outcome
             self._journal.reply(answer.record)
-        return answer.record.outcome == "sent" and http.keep_alive
+        return sending.outcome == "sent" and http.keep_alive
 
 
 class _Sending:
@@ -215,10 +218,10 @@ class _Sending:
         self._writer = writer
         self._answer = answer
         self.sent = 0
+        self.outcome: str | None = None
 
-    async def run(self, http: HttpRequest) -> str:
-        """Send the answer as its reply asks; the outcome for the log. Raises ConnectionError if
-        the client goes away."""
+    async def run(self, http: HttpRequest) -> None:
+        """Send the answer as its reply asks. Raises ConnectionError if the client goes away."""
         reply = self._answer.reply
         cut = reply.cut if reply is not None else None
         pieces = self._answer.pieces
@@ -231,10 +234,9 @@ class _Sending:
             if cut is None and self._answer.chunked:
                 self._writer.write(chunk(b""))
             await self._writer.drain()
-        if cut is None:
-            return "sent"
-        await self._end(cut)
-        return f"cut:{cut.how}"
+        self.outcome = "sent" if cut is None else f"cut:{cut.how}"
+        if cut is not None:
+            await self._end(cut)
 
     def _head(self, http: HttpRequest) -> bytes:
         record = self._answer.record
@@ -248,7 +250,8 @@ class _Sending:
             headers["content-length"] = str(sum(map(len, self._answer.pieces)))
         if not http.keep_alive:
             headers["connection"] = "close"
-        return response_head(self._answer.status, {**headers, **self._answer.headers})
+        own = {name.lower(): value for name, value in self._answer.headers.items()}
+        return response_head(self._answer.status, headers | own)
 
     async def _body(self, pieces: list[bytes], delay_between: float) -> None:
         if not delay_between:
