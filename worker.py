@@ -240,8 +240,13 @@ def build_worker(
     providers: Mapping[str, Provider],
     store: ArtifactStore,
     settings: Settings | None = None,
+    *,
+    workflow: type | None = None,
 ) -> Worker:
-    """A worker with the loop and its activities; tests and applications of their own use it too."""
+    """A worker with the loop and its activities, for this program and for tests.
+
+    `workflow` stands in for the loop's own class.
+    """
     from concurrent.futures import ThreadPoolExecutor
     from datetime import timedelta
 
@@ -265,7 +270,7 @@ def build_worker(
     return Worker(
         client,
         task_queue=settings.task_queue,
-        workflows=[AgentRun],
+        workflows=[workflow or AgentRun],
         activities=[
             load_agent.run,
             Generate(views, providers, redactor).run,

@@ -84,7 +84,9 @@ class Execute:
             self._not_here(asked, attempts)
         if attempts.begun >= asked.attempts:
             # The attempt that was the last one ended without a word, by a crash or a timeout.
-            raise self._final(asked, attempts.begun, "the last attempt did not finish", "tool_failed")
+            raise self._final(
+                asked, attempts.begun, "the last attempt did not finish", "tool_failed"
+            )
         context = self._context(asked, attempts)
         try:
             arguments = tool.bind(asked.arguments, context)
@@ -210,7 +212,9 @@ class Execute:
 
     def _raised(self, asked: ExecuteInput, begun: int, error: BaseException) -> ApplicationError:
         trace = self._redactor.error("".join(traceback.format_exception(error, limit=-10)))
-        log.error("tool raised", tool=asked.tool, key=asked.key, attempt=begun, error=trace[-4_000:])
+        log.error(
+            "tool raised", tool=asked.tool, key=asked.key, attempt=begun, error=trace[-4_000:]
+        )
         why = f"{type(error).__name__}: {_said(error)}"
         if asked.effect == "once" or begun >= asked.attempts or isinstance(error, _BUGS):
             return self._final(asked, begun, why, "tool_failed", trace)

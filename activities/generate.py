@@ -39,9 +39,7 @@ log = structlog.get_logger("turnkeeper.generate")
 class Generate:
     """The activity `run.generate`."""
 
-    def __init__(
-        self, views: Views, providers: Mapping[str, Provider], redactor: Redactor
-    ) -> None:
+    def __init__(self, views: Views, providers: Mapping[str, Provider], redactor: Redactor) -> None:
         self._views = views
         self._providers = providers
         self._redactor = redactor
@@ -94,7 +92,9 @@ class Generate:
         if open_calls := unanswered(view.entries):
             # Sent like this, the request and every later one would be refused. A bug of ours.
             raise ApplicationError(
-                f"{len(open_calls)} tool calls have no result", type="state_lost", non_retryable=True
+                f"{len(open_calls)} tool calls have no result",
+                type="state_lost",
+                non_retryable=True,
             )
         details = activity.info().heartbeat_details
         whole = bool(details) and details[0] == _WHOLE
@@ -131,7 +131,11 @@ class Generate:
         message = one_line(self._redactor.error(str(error)), 600)
         details = {"code": error.code, "status": error.status, "request_id": error.request_id}
         log.warning(
-            "generation failed", turn=asked.turn, attempt=info.attempt, kind=error.kind, **details,
+            "generation failed",
+            turn=asked.turn,
+            attempt=info.attempt,
+            kind=error.kind,
+            **details,
             error=message,
         )
         if error.kind != "retry":

@@ -30,13 +30,15 @@ class Views:
         self._specs: OrderedDict[str, AgentSpec] = OrderedDict()
 
     async def view(self, workflow_id: str, run_id: str, base: Position) -> tuple[View, str]:
-        """The view that ends at `base`, and where it came from: `cache` or `history`.
+        """The view that ends at `base`, and where it came from: `new`, `cache` or `history`.
 
         The view is the caller's own: another attempt may be at work on the same run.
 
         Raises:
             StateLost: it cannot be found again.
         """
+        if base == Position():
+            return View(), "new"
         known = self._views.get(workflow_id)
         if known is not None and known.holds(base):
             self._views.move_to_end(workflow_id)

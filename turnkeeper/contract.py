@@ -231,7 +231,7 @@ class Timing(_Inner):
     sent_bytes: int | None = None
     received_bytes: int | None = None
     view: str | None = None
-    """Where the view came from: `cache` or `history`."""
+    """Where the view came from: `new`, `cache` or `history`."""
 
 
 class GenerateOutput(_Inner):

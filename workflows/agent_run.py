@@ -346,9 +346,7 @@ class AgentRun:
         try:
             sealed: SealOutput = await workflow.execute_activity(
                 contract.SEAL,
-                SealInput(
-                    spec_digest=state.spec_digest, position=state.base, sealed=state.sealed
-                ),
+                SealInput(spec_digest=state.spec_digest, position=state.base, sealed=state.sealed),
                 result_type=SealOutput,
                 **options.seal(state),
             )
@@ -393,9 +391,7 @@ class AgentRun:
         try:
             self.state.stop = _stop_request(args)
         except ValueError as error:
-            raise ApplicationError(
-                str(error), type="invalid_request", non_retryable=True
-            ) from None
+            raise ApplicationError(str(error), type="invalid_request", non_retryable=True) from None
         return {"accepted": "stop"}
 
     @workflow.signal(name=contract.STOP)

@@ -38,9 +38,7 @@ def seal(state: RunState) -> dict[str, Any]:
         "start_to_close_timeout": timedelta(minutes=2),
         "heartbeat_timeout": timedelta(seconds=state.heartbeat_seconds),
         # A store that is down for an hour delays continue-as-new, nothing else.
-        "retry_policy": RetryPolicy(
-            maximum_interval=timedelta(seconds=60), maximum_attempts=60
-        ),
+        "retry_policy": RetryPolicy(maximum_interval=timedelta(seconds=60), maximum_attempts=60),
         "summary": f"run.seal · {state.base.entries} entries",
     }
 

@@ -1,0 +1,82 @@
+"""One real Temporal server for the whole session, and the replay of everything it recorded."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from tests import archive
+from tests.rig import RigFactory, open_rig
+from turnkeeper.client import AgentClient
+from turnkeeper.testing.embedded import EmbeddedServer
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+REPLAYED = pytest.StashKey[dict[str, Any]]()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """The session's Temporal server, on a file database, tuned as in the product."""
+    with EmbeddedServer.start(tmp_path_factory.mktemp("temporal"), ui=False) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+async def client(
+    server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> AsyncIterator[Client]:
+    """Connected as the product connects; at the end every history is replayed cold."""
+    connected = (await AgentClient.connect(server.address)).client
+    yield connected
+    folder = tmp_path_factory.mktemp("histories")
+    started = await archive.export(connected, folder)
+    replayed = replay_cold(folder)
+    request.config.stash[REPLAYED] = {"started": started, **replayed}
+    assert not replayed["failures"], replayed["failures"]
+    assert started == replayed["replayed"]
+
+
+def replay_cold(folder: Path) -> dict[str, Any]:
+    """Replay a folder of histories in a process that has never seen them."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.archive", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    found = config.stash.get(REPLAYED, None)
+    if found:
+        terminalreporter.write_line(
+            f"histories: {found['started']} workflows started = {found['exported']} exported = "
+            f"{found['replayed']} replayed in a cold process"
+        )
+
+
+@pytest.fixture
+def rig(client: Client, tmp_path: Path) -> RigFactory:
+    """Opens rigs on the session's server."""
+    return functools.partial(open_rig, client, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Data that is read where it lies and never copied here."""
+    if not SHARED.is_dir():
+        pytest.skip(f"no shared data at {SHARED.name}/")
+    return SHARED

@@ -1,0 +1,154 @@
+"""A rig for tests: a worker in this process, a scripted provider over HTTP, a real server.
+
+    async with rig([call("search", {"q": "x"}), text("Done.")], tools=[search]) as r:
+        result = await r.run("question")
+
+Every history that a rig's runs make is replayed in a cold process at the end of the test session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowHandle
+
+import worker
+from activities.providers.anthropic import AnthropicProvider
+from activities.registry import Registry
+from turnkeeper import Agent, Limits, RunResult, Tool
+from turnkeeper.artifacts import ArtifactStore, FolderStore
+from turnkeeper.client import AgentClient, AgentRunHandle
+from turnkeeper.contract import WORKFLOW
+from turnkeeper.history import Transcript
+from turnkeeper.spec import HistoryPolicy
+from turnkeeper.testing import ScriptedProvider
+
+AGENT = "tester"
+
+
+@dataclass
+class Rig:
+    """What a test holds in its hands."""
+
+    agents: AgentClient
+    provider: ScriptedProvider
+    store: ArtifactStore
+    task_queue: str
+    ids: list[str] = field(default_factory=list)
+
+    @property
+    def client(self) -> Client:
+        return self.agents.client
+
+    async def start(self, prompt: str = "question", **request: Any) -> AgentRunHandle:
+        """Start a run by the product's own client."""
+        handle = await self.agents.start(request.pop("agent", AGENT), prompt, **request)
+        self.ids.append(handle.id)
+        return handle
+
+    async def run(
+        self, prompt: str = "question", *, timeout: float = 60, **request: Any
+    ) -> RunResult:
+        """Start a run and await its result, whatever the outcome."""
+        handle = await self.start(prompt, **request)
+        return await handle.result(check=False, timeout=timeout)
+
+    async def start_raw(
+        self, *args: Any, workflow: str = WORKFLOW, **options: Any
+    ) -> WorkflowHandle[Any, Any]:
+        """Start as a client of any language might: nothing is checked on this side."""
+        options.setdefault("id", f"raw-{uuid.uuid4()}")
+        self.ids.append(options["id"])
+        return await self.client.start_workflow(
+            workflow, args=args, task_queue=self.task_queue, **options
+        )
+
+    async def transcript(self, run_id: str | None = None) -> Transcript:
+        """Of the given run, or of the last one."""
+        return await self.agents.transcript(run_id or self.ids[-1])
+
+    async def events(self, run_id: str | None = None) -> list[Any]:
+        """History events of the last execution of a run."""
+        handle = self.client.get_workflow_handle(run_id or self.ids[-1])
+        return [e async for e in handle.fetch_history_events()]
+
+    async def task_failures(self) -> int:
+        """Workflow tasks that failed in any run of this rig; every promise says none."""
+        failed = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+        found = 0
+        for workflow_id in self.ids:
+            async for run in self.client.list_workflows(f'WorkflowId = "{workflow_id}"'):
+                handle = self.client.get_workflow_handle(workflow_id, run_id=run.run_id)
+                found += sum([e.event_type == failed async for e in handle.fetch_history_events()])
+        return found
+
+
+RigFactory = Callable[..., contextlib.AbstractAsyncContextManager[Rig]]
+
+
+@contextlib.asynccontextmanager
+async def open_rig(
+    client: Client,
+    folder: Path,
+    script: Any,
+    *,
+    tools: Sequence[Tool] = (),
+    agents: Sequence[Agent] = (),
+    limits: Limits | None = None,
+    history: HistoryPolicy | None = None,
+    settings: Mapping[str, Any] | None = None,
+    workflow: type | None = None,
+    provider: Mapping[str, Any] | None = None,
+    **agent: Any,
+) -> AsyncIterator[Rig]:
+    """A worker with the agent `tester` (or the given ones) on a task queue of its own.
+
+    `settings` go to `worker.Settings`, `provider` to the scripted provider, `workflow` replaces the
+    loop's class, everything else goes to `Agent`.
+    """
+    task_queue = f"test-{uuid.uuid4()}"
+    store = FolderStore(folder / "artifacts")
+    known = list(agents) or [
+        Agent(
+            name=AGENT,
+            model=agent.pop("model", "claude-sonnet-5-5"),
+            instructions=agent.pop("instructions", "You are a test."),
+            tools=tools,
+            limits=limits,
+            history=history,
+            **agent,
+        )
+    ]
+    async with ScriptedProvider(script, fsync=False, **(provider or {})) as scripted:
+        model = AnthropicProvider(api_key="test-key-0123456789", base_url=scripted.url)
+        served = worker.build_worker(
+            client,
+            Registry(known),
+            {"anthropic": model},
+            store,
+            worker.Settings(task_queue=task_queue, grace_seconds=1, **(settings or {})),
+            **({"workflow": workflow} if workflow else {}),
+        )
+        async with served:
+            made = AgentClient(client, task_queue=task_queue, store=store)
+            yield Rig(made, scripted, store, task_queue)
+        await model.close()
+
+
+async def until(condition: Callable[[], Any], *, timeout: float = 15) -> Any:
+    """Await a condition (sync or async) with a bound; answers its value."""
+    async with asyncio.timeout(timeout):
+        while True:
+            value = condition()
+            if asyncio.iscoroutine(value):
+                value = await value
+            if value:
+                return value
+            await asyncio.sleep(0.02)
