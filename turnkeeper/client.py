@@ -63,6 +63,7 @@ from turnkeeper.converter import data_converter
 from turnkeeper.errors import InvalidRequest, error_for
 from turnkeeper.history import Transcript, read_transcript
 from turnkeeper.spec import OUTCOMES
+from turnkeeper.state import Phase
 from turnkeeper.text import one_line
 
 __all__ = ["DEFAULT_ADDRESS", "AgentClient", "AgentRunHandle", "RunSummary"]
@@ -360,22 +361,32 @@ class AgentClient:
         return "queued"
 
     async def _seen_from_outside(self, described: WorkflowExecutionDescription) -> RunStatus:
-        """The status of an open run whose worker does not answer."""
+        """The status of an open run whose worker does not answer, as history tells it."""
         transcript = await self.transcript(described.id)
         pending = described.raw_description.pending_activities
-        generating = any(p.activity_type.name == GENERATE for p in pending)
         calls = [
-            CallStatus(call_id="", tool=p.activity_type.name, status="running")
-            for p in pending
-            if not p.activity_type.name.startswith("run.")
+            CallStatus(
+                call_id=t.input.call_id,
+                tool=t.input.tool,
+                status="done" if t.output or t.failure else "running",
+            )
+            for t in transcript.tail
         ]
+        if any(p.activity_type.name == GENERATE for p in pending):
+            phase = Phase.GENERATE
+        elif calls:
+            finished = all(c.status == "done" for c in calls)
+            phase = Phase.RESUME if finished else Phase.EXECUTE
+        else:
+            replied = transcript.entries and transcript.entries[-1].kind == "reply"
+            phase = Phase.PARSE if replied else Phase.GENERATE
         replies = sum(e.kind == "reply" for e in transcript.entries)
         return RunStatus(
             agent=await self._agent(described),
             model=_attribute(described, "TurnkeeperModel", str) or "",
-            phase="GENERATE" if generating else "EXECUTE" if calls else "unknown",
-            # The reply of the turn in EXECUTE is in the transcript, that of GENERATE is not yet.
-            turn=replies if calls else replies + 1,
+            phase=phase,
+            # The reply of the turn that generates is not in the transcript yet.
+            turn=replies + 1 if phase is Phase.GENERATE else replies,
             waiting_for="a worker: none answers",
             calls=calls,
         )

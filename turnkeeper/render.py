@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -203,9 +204,9 @@ def transcript_markdown(entries: Sequence[Entry], *, first: int = 1) -> str:
 
 
 def _row(number: str, who: str, text: str) -> str:
-    lines = printable(well_formed(text)).split("\n")
-    indented = ("\n" + " " * 18).join(lines)
-    return f"{number:>4}  {one_line(who, 40):<10}  {indented}".rstrip()
+    first, *others = printable(well_formed(text)).split("\n")
+    head = f"{number:>4}  {one_line(who, 40):<10}  {first}"
+    return "\n".join([head.rstrip(), *((" " * 18 + line).rstrip() for line in others)])
 
 
 def _told(entry: Entry) -> tuple[str, str]:
@@ -254,18 +255,25 @@ def usage_text(usage: Usage) -> str:
     return f"{usage.total:,} tokens ({out:,} out)"
 
 
-def step_line(turn: int | None, phase: str, text: str, *, colour: bool, width: int = 100) -> str:
-    """One line of progress: the turn (on its first line only), the phase, what happened.
+def step_line(turn: str, phase: str, text: str, *, colour: bool, width: int) -> str:
+    """A step for a terminal of `width` columns, wrapped to at most three lines.
 
-    `width` counts visible characters; 0 cuts nothing.
+    `turn` stands in the first column: empty for further steps of the same turn.
     """
-    label = f"turn {turn}" if turn is not None else ""
-    room = max(width - 20, 20) if width else 100_000
-    shown = one_line(text, room)
-    name = f"\x1b[{_COLOURS.get(phase, '1')}m{phase:<8}\x1b[0m" if colour else f"{phase:<8}"
-    return f"{label:<8}  {name}  {shown}".rstrip()
+    lines = textwrap.wrap(
+        one_line(text, 1_000),
+        max(width - _STEP_INDENT, 40),
+        max_lines=3,
+        placeholder=" …",
+        break_on_hyphens=False,
+    )
+    start = f"{turn:<8}  {phase:<8}  "
+    if colour:
+        start = f"{turn:<8}  \x1b[{_COLOURS.get(phase, '1')}m{phase:<8}\x1b[0m  "
+    return (start + ("\n" + " " * _STEP_INDENT).join(lines)).rstrip()
 
 
+_STEP_INDENT = 20
 _COLOURS = {"GENERATE": "36", "PARSE": "35", "EXECUTE": "33", "RESUME": "32"}
 
 

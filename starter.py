@@ -1,0 +1,197 @@
+"""The command line: start agent runs, look at them, stop them; the demo and a server to develop on.
+
+Exit codes: 0 completed; 1 failed, or no server; 2 a wrong request, an unknown agent, wrong usage;
+3 ended at a limit, refused, truncated or stopped; 4 cancelled; 130 interrupted by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+# Everything else is imported by the command that runs: `--help` answers at once.
+from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
+from turnkeeper.errors import TurnkeeperError
+
+ROOT = Path(__file__).resolve().parent
+_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    place = Place(
+        root=ROOT,
+        state=options.state.absolute(),
+        address=options.address,
+        namespace=options.namespace,
+    )
+    try:
+        return _run(place, options)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Who reads us has seen enough (`| head`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:  # noqa: BLE001 - people get a sentence, not a traceback
+        return _complain(error, as_json=getattr(options, "json", False))
+
+
+def _run(place: Place, options: argparse.Namespace) -> int:
+    done: int | Coroutine[Any, Any, int]
+    module, _, function = options.command.partition(":")
+    done = getattr(importlib.import_module(f"turnkeeper.commands.{module}"), function)(
+        place, options
+    )
+    if isinstance(done, int):
+        return done
+    import asyncio
+
+    return asyncio.run(done)
+
+
+def _complain(error: Exception, *, as_json: bool) -> int:
+    if os.environ.get("TURNKEEPER_DEBUG"):
+        raise error
+    code = getattr(error, "code", None)
+    if isinstance(error, Complaint):
+        code = error.code
+    elif getattr(error, "outcome", None) == "invalid_request" or isinstance(error, LookupError):
+        code = USAGE
+    else:
+        code = FAILED
+    known = isinstance(error, (Complaint, TurnkeeperError, OSError, LookupError, ValueError))
+    message = str(error.args[0] if isinstance(error, LookupError) and error.args else error)
+    if not known:
+        message = f"{type(error).__name__}: {message} (TURNKEEPER_DEBUG=1 shows where)"
+    sys.stderr.write(f"starter.py: {message}\n")
+    if as_json:
+        print(json.dumps({"error": message}))
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="starter.py",
+        description="Start agent runs, look at them, stop them.",
+        epilog="Exit codes: 0 completed, 1 failed or no server, 2 wrong request or usage, 3 ended "
+        "at a limit, refused, truncated or stopped, 4 cancelled.",
+    )
+    parser.add_argument(
+        "--address", metavar="HOST:PORT", help="of the Temporal server (also TEMPORAL_ADDRESS)"
+    )
+    parser.add_argument("--namespace", help="Temporal namespace (also TEMPORAL_NAMESPACE)")
+    parser.add_argument(
+        "--state",
+        type=Path,
+        default=ROOT / ".turnkeeper",
+        metavar="DIR",
+        help="folder of the embedded server and its data (default: .turnkeeper beside this file)",
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_run(commands)
+    _add_show(commands)
+    _add_list(commands)
+    _add_stop(commands)
+    _add_demo(commands)
+    _add_dev(commands)
+    return parser
+
+
+def _add_run(commands: Any) -> None:
+    parser = _add(commands, "run", "run:run", "Start a run and wait for its answer.")
+    parser.add_argument("prompt", help="the task, or - to read it from standard input")
+    parser.add_argument("--agent", required=True, help="the agent's name")
+    parser.add_argument("--id", help="the run's id; an id that exists is not started again")
+    parser.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a bound on the run, such as turns=8 or wall_seconds=600; repeatable",
+    )
+    parser.add_argument(
+        "--metadata",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="for tools and operators, such as tenant=acme; repeatable",
+    )
+    parser.add_argument("--request-key", metavar="KEY", help="your name of this piece of work")
+    parser.add_argument("--no-wait", action="store_true", help="print the run's id and leave")
+    _add_json(parser)
+
+
+def _add_show(commands: Any) -> None:
+    parser = _add(commands, "show", "show:show", "Show a run's transcript, open or closed.")
+    parser.add_argument("id", metavar="ID", help="the run's id")
+    parser.add_argument("--follow", action="store_true", help="its steps until it ends")
+    _add_json(parser)
+
+
+def _add_list(commands: Any) -> None:
+    parser = _add(commands, "list", "runs:list_runs", "List runs, newest first.")
+    parser.add_argument("query", nargs="?", default="", help="such as \"TurnkeeperTenant='acme'\"")
+    parser.add_argument("--count", type=_positive, default=20, metavar="N", help="default 20")
+    _add_json(parser)
+
+
+def _add_stop(commands: Any) -> None:
+    parser = _add(commands, "stop", "runs:stop", "Stop a run.")
+    parser.add_argument("id", metavar="ID", help="the run's id")
+    parser.add_argument("--reason", default="", help="why, for those who look at it later")
+    parser.add_argument("--actor", metavar="NAME", help="who asks (default: you)")
+    _add_json(parser)
+
+
+def _add_demo(commands: Any) -> None:
+    parser = _add(commands, "demo", "demo:demo", "One agent answers one question.")
+    parser.add_argument("--crash", action="store_true", help="kill its worker twice meanwhile")
+    parser.add_argument("--id", help="the run's id")
+    _add_json(parser)
+
+
+def _add_dev(commands: Any) -> None:
+    parser = _add(commands, "dev", "dev:dev", "Server, UI and worker in the foreground.")
+    parser.add_argument(
+        "--agents", default="examples.finance", metavar="MODULES", help="what the worker serves"
+    )
+    parser.add_argument(
+        "--script",
+        default="examples.finance.script:script",
+        metavar="MODULE:NAME",
+        help="what stands in for the model without ANTHROPIC_API_KEY",
+    )
+
+
+def _add(commands: Any, name: str, command: str, summary: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary)
+    parser.set_defaults(command=command)
+    return parser
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+if __name__ == "__main__":
+    exit_code = main()
+    # Not sys.exit: a short-lived process that used temporalio may abort while the interpreter is
+    # taken down (temporalio/sdk-python#300), which would turn success into exit code 134.
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(exit_code)

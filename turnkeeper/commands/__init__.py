@@ -1,0 +1,1 @@
+"""The command line's commands, a module each. What is heavy to import is imported when one runs."""

@@ -1,0 +1,99 @@
+"""`starter.py demo`: one agent answers one question through the whole stack."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from turnkeeper.commands.dev import UI_PORT
+from turnkeeper.commands.place import Place, exit_code
+from turnkeeper.commands.terminal import StepPrinter, safe, say, say_json
+
+if TYPE_CHECKING:
+    from turnkeeper.contract import RunResult
+
+QUESTION = "What is 7% of last year's revenue?"
+AGENT = "finance"
+
+
+def demo(place: Place, options: argparse.Namespace) -> int:
+    """Run the question, print the steps and where to look; `--crash` kills workers meanwhile."""
+    if options.crash:
+        from turnkeeper.testing.crash import crash_demo
+
+        return crash_demo(place.root, place.state, QUESTION, AGENT, place.command)
+    with _stack(place) as (address, ui_url):
+        return asyncio.run(_ask(place, options, address, ui_url))
+
+
+@contextlib.contextmanager
+def _stack(place: Place) -> Iterator[tuple[str, str | None]]:
+    """Address and UI of a stack: that of `dev` in another terminal, or one of our own."""
+    from turnkeeper.testing.stack import DemoAgent, Stack, living_dev
+
+    dev = living_dev(place.state)
+    if dev is not None and dev.agents == DemoAgent().agents:
+        _note(f"`dev` serves in another terminal (pid {dev.pid}): its server and worker are used.")
+        _note(_model_line(dev.provider))
+        yield dev.address, dev.ui_url
+        return
+    _note("Starting the Temporal server and a worker ...")
+    with Stack.start(place.root, place.state, announce=_note) as stack:
+        _note(_model_line(stack.provider_url))
+        # What we need is imported while the worker does the same.
+        importlib.import_module("turnkeeper.follow")
+        stack.ready()
+        yield stack.address, None
+
+
+def _model_line(scripted: str | None) -> str:
+    if scripted is None:
+        return "ANTHROPIC_API_KEY is set: the model answers through the real API."
+    return (
+        "ANTHROPIC_API_KEY is not set: a scripted provider on loopback stands in for the model\n"
+        "(examples/finance/script.py). Server, worker, HTTP and tools are real."
+    )
+
+
+async def _ask(place: Place, options: argparse.Namespace, address: str, ui_url: str | None) -> int:
+    from turnkeeper.client import AgentClient
+    from turnkeeper.follow import follow
+    from turnkeeper.testing.embedded import NAMESPACE
+
+    client = await AgentClient.connect(address, namespace=NAMESPACE)
+    run = await client.start(AGENT, QUESTION, id=options.id)
+    _note(f"\nquestion  {QUESTION}\nrun       {run.id}\n")
+    steps = StepPrinter(sys.stderr if options.json else sys.stdout)
+    await steps.print(follow(client.client, run.id))
+    result = await run.result(check=False)
+    if options.json:
+        say_json({"id": run.id, "existed": run.existed, **result.model_dump(mode="json")})
+    else:
+        _print_end(place, run.id, result, ui_url)
+    return exit_code(result.outcome)
+
+
+def _print_end(place: Place, run_id: str, result: RunResult, ui_url: str | None) -> None:
+    from turnkeeper.render import result_lines
+
+    outcome, *reason = result_lines(result)
+    say(f"\nanswer    {safe(result.answer or '(none)')}")
+    say(f"outcome   {outcome}")
+    for line in reason:
+        say(f"          {line}")
+    base = ui_url or f"http://127.0.0.1:{UI_PORT}"
+    say("\nWhere to look")
+    say(f"  transcript   {place.command(f'show {run_id}')}")
+    say(f"  Temporal UI  {base}/namespaces/default/workflows/{run_id}")
+    if ui_url is None:
+        say(f"               served by `make dev` ({place.command('dev')})")
+
+
+def _note(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,124 @@
+"""Where commands work: the checkout, its state folder, the server; and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turnkeeper.client import AgentClient
+
+_LIMITS = ("turn_limit", "token_limit", "cost_limit", "time_limit", "error_limit", "repetition")
+_EXITS = {
+    "completed": 0,
+    **dict.fromkeys((*_LIMITS, "refused", "truncated", "stopped"), 3),
+    "cancelled": 4,
+    **dict.fromkeys(("invalid_request", "unknown_agent"), 2),
+}
+FAILED = 1
+USAGE = 2
+
+
+class Complaint(Exception):
+    """Ends a command with a message for people and an exit code."""
+
+    def __init__(self, message: str, code: int = FAILED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def exit_code(outcome: str) -> int:
+    """The exit code that stands for an outcome."""
+    return _EXITS.get(outcome, FAILED)
+
+
+@dataclass(frozen=True)
+class Place:
+    """`root` is the checkout, `state` the folder of the embedded server and its data.
+
+    `address` and `namespace` are those given on the command line, if any.
+    """
+
+    root: Path
+    state: Path
+    address: str | None = None
+    namespace: str | None = None
+
+    def command(self, rest: str) -> str:
+        """A command for people to type here, as `starter.py` was called."""
+        return f"{self._python()} {_short(self.root / 'starter.py')} {rest}"
+
+    def _python(self) -> str:
+        own = Path(sys.executable).is_relative_to(self.root)
+        return _short(Path(sys.executable)) if own else "python"
+
+    @contextlib.asynccontextmanager
+    async def client(self, *, to_read: bool = False) -> AsyncIterator[AgentClient]:
+        """A client for the server that is meant.
+
+        That is the one that was named (on the command line, in the environment or in Temporal's own
+        settings), else the embedded server of this checkout if it lives, else the default address.
+        `to_read`: where no server runs, the embedded one is started for as long as it is read from.
+
+        Raises:
+            ConnectionError: it cannot be reached; the message says what to do.
+        """
+        from turnkeeper.testing.embedded import EmbeddedServer
+        from turnkeeper.testing.stack import claim, living_address
+
+        named = self.address or self._configured()
+        try:
+            if named is not None:
+                yield await self._connect(named)
+                return
+            address = living_address(self.state)
+            if address is None and to_read and (self.state / "temporal.db").exists():
+                with (
+                    claim(self.state, _quiet),
+                    EmbeddedServer.start(self.state, announce=_quiet) as server,
+                ):
+                    yield await self._connect(server.address)
+                return
+            yield await self._connect(address)
+        except ConnectionError as error:
+            raise ConnectionError(f"{error}{self._advice(named)}") from error
+
+    def _configured(self) -> str | None:
+        from temporalio.envconfig import ClientConfig
+
+        try:
+            return ClientConfig.load_client_connect_config().get("target_host")
+        except Exception as error:
+            raise Complaint(f"Temporal's client settings cannot be read: {error}", USAGE) from error
+
+    async def _connect(self, address: str | None) -> AgentClient:
+        from turnkeeper.artifacts import open_store
+        from turnkeeper.client import AgentClient
+
+        client = await AgentClient.connect(address, namespace=self.namespace)
+        configured = os.environ.get("TURNKEEPER_ARTIFACTS")
+        store = open_store(configured or str(self.state / "artifacts"))
+        return AgentClient(client.client, store=store)
+
+    def _advice(self, named: str | None) -> str:
+        if named is not None:
+            return "\nCheck the address (--address or TEMPORAL_ADDRESS) and that the server runs."
+        return (
+            f"\nStart one with `make dev` ({self.command('dev')}), or name another with --address "
+            "or TEMPORAL_ADDRESS."
+        )
+
+
+def _short(path: Path) -> str:
+    """`path` from here, if that is not the longer way."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def _quiet(line: str) -> None:
+    """A port's number does not matter to a server that nobody else talks to."""

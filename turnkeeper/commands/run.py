@@ -1,0 +1,118 @@
+"""`starter.py run`: start an agent run and wait for it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from turnkeeper.commands.place import USAGE, Complaint, Place, exit_code
+from turnkeeper.commands.terminal import StepPrinter, safe, say, say_json, tell
+
+if TYPE_CHECKING:
+    from turnkeeper.client import AgentClient, AgentRunHandle
+    from turnkeeper.contract import RunResult
+    from turnkeeper.follow import Step
+
+# A run that no worker has begun by then most likely meets none.
+_WORKER_SECONDS = 5.0
+
+
+async def run(place: Place, options: argparse.Namespace) -> int:
+    """Start, show the steps on stderr, print the answer on stdout."""
+    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    async with place.client() as client:
+        handle = await client.start(
+            options.agent,
+            prompt,
+            id=options.id,
+            limits=limits_of(options.limit),
+            request_key=options.request_key,
+            metadata=pairs_of("--metadata", options.metadata),
+        )
+        if handle.existed:
+            tell(f"run {handle.id} exists already: this is its own request, not yours")
+        if options.no_wait:
+            if options.json:
+                say_json({"id": handle.id, "run_id": handle.run_id, "existed": handle.existed})
+            else:
+                say(handle.id)
+                tell(f"To see it: {place.command(f'show {handle.id} --follow')}")
+            return 0
+        tell(f"run {handle.id}")
+        result = await wait(place, client, handle.id)
+        return print_result(handle, result, as_json=options.json)
+
+
+async def wait(place: Place, client: AgentClient, run_id: str) -> RunResult:
+    """Show a run's steps on stderr until it ends; its result, whatever the outcome."""
+    from turnkeeper.follow import follow
+
+    try:
+        await StepPrinter(sys.stderr).print(_hinting(client, follow(client.client, run_id)))
+    except asyncio.CancelledError:
+        tell(
+            f"\nThe run goes on without you. To see it: {place.command(f'show {run_id} --follow')}"
+        )
+        tell(f"To stop it: {place.command(f'stop {run_id}')}")
+        raise
+    return await client.result(run_id, check=False)
+
+
+async def _hinting(client: AgentClient, steps: AsyncIterator[Step]) -> AsyncIterator[Step]:
+    """The steps; a word to the person who waits if none comes at first."""
+    first = asyncio.ensure_future(anext(steps, None))
+    done, _ = await asyncio.wait([first], timeout=_WORKER_SECONDS)
+    if not done:
+        tell(
+            f"No worker has begun it yet. Does one run on task queue {client.task_queue} of "
+            f"{client.client.service_client.config.target_host}? (`make dev` runs one)"
+        )
+    step = await first
+    if step is not None:
+        yield step
+        async for step in steps:
+            yield step
+
+
+def print_result(handle: AgentRunHandle, result: RunResult, *, as_json: bool) -> int:
+    """Print how a run ended; the exit code for it."""
+    from turnkeeper.render import result_lines
+
+    if as_json:
+        told = {"id": handle.id, "existed": handle.existed, **result.model_dump(mode="json")}
+        say_json(told)
+        return exit_code(result.outcome)
+    if result.answer:
+        say(safe(result.answer))
+    for line in result_lines(result):
+        tell(line)
+    return exit_code(result.outcome)
+
+
+def limits_of(given: Sequence[str]) -> dict[str, Any]:
+    """`--limit turns=8`: values are JSON where they can be, else text."""
+    return {name: _value(text) for name, text in pairs_of("--limit", given).items()}
+
+
+def pairs_of(option: str, given: Sequence[str]) -> dict[str, str]:
+    """Repeated `name=value` options as a dict."""
+    found: dict[str, str] = {}
+    for pair in given:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise Complaint(f"{option} {pair}: write it as name=value", USAGE)
+        if name in found:
+            raise Complaint(f"{option} {name} is given twice", USAGE)
+        found[name] = value
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,95 @@
+"""`starter.py list` and `starter.py stop`."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from turnkeeper.commands.place import Complaint, Place
+from turnkeeper.commands.terminal import say, say_json, tell
+
+if TYPE_CHECKING:
+    from turnkeeper.client import RunSummary
+
+_HEADINGS = ("RUN", "AGENT", "STATUS", "OUTCOME", "TURNS", "TOKENS", "STARTED")
+_NUMBERS = ("TURNS", "TOKENS")
+
+
+async def list_runs(place: Place, options: argparse.Namespace) -> int:
+    """Print a table of runs, newest first."""
+    async with place.client(to_read=True) as client:
+        runs = [r async for r in client.list_runs(options.query, limit=options.count)]
+    if options.json:
+        say_json({"runs": [_as_json(r) for r in runs]})
+    elif runs:
+        for line in _table([_HEADINGS, *(_row(r) for r in runs)]):
+            say(line)
+    else:
+        tell("no runs")
+    return 0
+
+
+async def stop(place: Place, options: argparse.Namespace) -> int:
+    """Ask a run to stop."""
+    async with place.client() as client:
+        stopped = await client.stop(options.id, options.reason, options.actor or _person())
+    if options.json:
+        say_json({"id": options.id, "stop": stopped})
+    elif stopped == "stopping":
+        say(f"run {options.id} is stopping")
+    elif stopped == "queued":
+        say(f"no worker answers: run {options.id} stops as soon as one does")
+    else:
+        say(f"run {options.id} has ended already: {place.command(f'show {options.id}')}")
+    return 0
+
+
+def _person() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError) as error:
+        raise Complaint("who are you? give --actor NAME") from error
+
+
+def _row(run: RunSummary) -> tuple[str, ...]:
+    return (
+        run.id,
+        run.agent,
+        run.status,
+        run.outcome or "-",
+        "-" if run.turns is None else str(run.turns),
+        "-" if run.tokens is None else f"{run.tokens:,}",
+        _local(run.started),
+    )
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
+    right = [heading in _NUMBERS for heading in _HEADINGS]
+    return [
+        "  ".join(
+            cell.rjust(w) if r else cell.ljust(w)
+            for cell, w, r in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _local(moment: datetime) -> str:
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _as_json(run: RunSummary) -> dict[str, object]:
+    return {
+        "id": run.id,
+        "run_id": run.run_id,
+        "agent": run.agent,
+        "status": run.status,
+        "outcome": run.outcome,
+        "turns": run.turns,
+        "tokens": run.tokens,
+        "started": run.started.isoformat(),
+        "closed": run.closed.isoformat() if run.closed else None,
+    }

@@ -1,0 +1,84 @@
+"""`starter.py show`: a run's transcript, open or closed, with or without a worker."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import TYPE_CHECKING
+
+from turnkeeper.commands.place import Place
+from turnkeeper.commands.run import print_result, wait
+from turnkeeper.commands.terminal import say, say_json
+
+if TYPE_CHECKING:
+    from turnkeeper.contract import RunResult, RunStatus
+    from turnkeeper.history import ToolRun, Transcript
+
+# Of the worker, for the status: the transcript needs none.
+_PATIENCE = 2.0
+
+
+async def show(place: Place, options: argparse.Namespace) -> int:
+    """Print the transcript; with `--follow` the steps until the end, then the answer."""
+    async with place.client(to_read=not options.follow) as client:
+        if options.follow:
+            from turnkeeper.client import AgentRunHandle
+
+            await client.status(options.id, timeout=_PATIENCE)  # refuses what is no run of ours
+            result = await wait(place, client, options.id)
+            handle = AgentRunHandle(client, options.id, existed=True)
+            return print_result(handle, result, as_json=options.json)
+        status, transcript = await asyncio.gather(
+            client.status(options.id, timeout=_PATIENCE), client.transcript(options.id)
+        )
+        ended = await client.result(options.id, check=False) if status.outcome else None
+    if options.json:
+        say_json(_as_json(options.id, status, transcript, ended))
+    else:
+        _print(options.id, status, transcript, ended)
+    return 0
+
+
+def _print(run_id: str, status: RunStatus, transcript: Transcript, ended: RunResult | None) -> None:
+    from turnkeeper.render import result_lines, transcript_text, usage_text
+    from turnkeeper.text import one_line
+
+    model = f" · {one_line(status.model, 80)}" if status.model else ""
+    say(f"run       {run_id}")
+    say(f"agent     {one_line(status.agent, 64)}{model}")
+    if ended is not None:
+        outcome, *reason = result_lines(ended)
+        say(f"outcome   {outcome}")
+        for line in reason:
+            say(f"          {line}")
+    else:
+        say(f"phase     {status.phase} · turn {status.turn} · waiting for {status.waiting_for}")
+        if status.usage.total:
+            say(f"used      {usage_text(status.usage)}")
+    if not transcript.entries and isinstance(transcript.start, dict):
+        say(f"prompt    {one_line(str(transcript.start.get('prompt')), 1_000)}")
+    tail = [f"{t.input.tool}: {_how_far(t)}" for t in transcript.tail]
+    if transcript.entries or tail:
+        say()
+        say(transcript_text(transcript.entries, unanswered=tail))
+
+
+def _how_far(call: ToolRun) -> str:
+    if call.failure is not None:
+        return call.failure
+    return "returned, and the model has not read it yet" if call.output else "not returned yet"
+
+
+def _as_json(
+    run_id: str, status: RunStatus, transcript: Transcript, ended: RunResult | None
+) -> dict[str, object]:
+    return {
+        "id": run_id,
+        "status": status.model_dump(mode="json"),
+        "result": ended.model_dump(mode="json") if ended else None,
+        "entries": [e.model_dump(mode="json", exclude_none=True) for e in transcript.entries],
+        "unanswered": [
+            {"tool": t.input.tool, "call_id": t.input.call_id, "arguments": t.input.arguments}
+            for t in transcript.tail
+        ],
+    }

@@ -1,0 +1,82 @@
+"""What commands print: results on stdout, progress and complaints on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, TextIO
+
+from turnkeeper.text import printable, well_formed
+
+if TYPE_CHECKING:
+    from turnkeeper.follow import Step
+
+_WIDTH = 100
+
+
+def say(text: str = "") -> None:
+    """A result, on stdout."""
+    _write(sys.stdout, text)
+
+
+def tell(text: str = "") -> None:
+    """Progress or a message, on stderr."""
+    _write(sys.stderr, text)
+
+
+def say_json(value: Any) -> None:
+    """A result as one JSON object on one line, on stdout."""
+    _write(sys.stdout, json.dumps(value, ensure_ascii=False))
+
+
+def _write(stream: TextIO, text: str) -> None:
+    # A terminal that is not UTF-8 gets question marks, never a traceback.
+    encoding = stream.encoding or "utf-8"
+    fit = well_formed(text).encode(encoding, "replace").decode(encoding)
+    stream.write(fit + "\n")
+    stream.flush()
+
+
+def safe(text: str) -> str:
+    """Foreign text of several lines, without control characters."""
+    return printable(well_formed(text))
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Whether a person who wants colours reads `stream`."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def width() -> int:
+    """Columns of the terminal; a default where there is none."""
+    return max(shutil.get_terminal_size((_WIDTH, 24)).columns, 60)
+
+
+class StepPrinter:
+    """Prints steps as they come, each turn's number once."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._turn = 0
+
+    async def print(self, steps: AsyncIterator[Step]) -> None:
+        """Print until the run ends."""
+        from turnkeeper.render import step_line
+
+        async for step in steps:
+            if step.phase == "END":
+                continue
+            new = step.turn not in (0, self._turn)
+            line = step_line(
+                f"turn {step.turn}" if new else "",
+                step.phase,
+                step.text,
+                colour=has_colours(self._stream),
+                width=width(),
+            )
+            if new:
+                self._turn = step.turn
+            _write(self._stream, line)

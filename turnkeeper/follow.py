@@ -1,0 +1,271 @@
+"""A run's steps as they happen, read from new events of its history.
+
+Nothing is asked of a worker, and nothing is missed between two looks: the server hands out each
+event once it is recorded, also those of runs that have ended. GENERATE and EXECUTE are activities
+and have events of their own; what PARSE and RESUME did is seen in what follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.api.failure.v1 import Failure
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client
+from temporalio.converter import DataConverter
+from temporalio.service import RPCError, RPCStatusCode
+
+from turnkeeper.contract import (
+    GENERATE,
+    LOAD_AGENT,
+    SEAL,
+    STOP,
+    ExecuteInput,
+    ExecuteOutput,
+    GenerateInput,
+    GenerateOutput,
+    LoadAgentOutput,
+    RunResult,
+    Usage,
+)
+from turnkeeper.entries import Entry
+from turnkeeper.render import arguments_line, reply_calls, reply_text, usage_text
+from turnkeeper.text import one_line
+
+__all__ = ["Step", "follow"]
+
+_SAID = 300
+"""Characters of what was said or returned."""
+_RECONNECT_SECONDS = 60.0
+_END_EVENTS = {
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: "completed",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: "failed",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED: "cancelled",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: "terminated",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: "timed out",
+}
+
+_M = TypeVar("_M", bound=BaseModel)
+
+_Told = list[tuple[str, int, str]]
+"""Steps before they have their event: phase, turn, text."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that happened.
+
+    `phase` is one of the four phases, or START, STOP, PROBLEM or END. `turn` counts from 1 and is 0
+    where there is none. `event_id` is the event in history that told it.
+    """
+
+    event_id: int
+    phase: str
+    turn: int
+    text: str
+
+
+async def follow(client: Client, workflow_id: str) -> AsyncIterator[Step]:
+    """The steps of a run from its beginning to its end, over all its executions.
+
+    Waits for what is still to come. A server that is away for up to a minute is waited for.
+
+    Raises:
+        RPCError: there is no such run, or the server stays away.
+    """
+    described = await client.get_workflow_handle(workflow_id).describe()
+    run_id = described.raw_info.first_run_id or described.run_id
+    narrator = _Narrator(client.data_converter)
+    while run_id:
+        next_run = ""
+        async for event in _events(client, workflow_id, run_id):
+            for step in await narrator.take(event):
+                yield step
+            continued = event.workflow_execution_continued_as_new_event_attributes
+            next_run = continued.new_execution_run_id or next_run
+        run_id = next_run
+
+
+async def _events(client: Client, workflow_id: str, run_id: str) -> AsyncIterator[HistoryEvent]:
+    """The events of one execution, each once, until it closes."""
+    handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+    loop = asyncio.get_running_loop()
+    seen, lost_since = 0, None
+    while True:
+        try:
+            async for event in handle.fetch_history_events(wait_new_event=True):
+                lost_since = None
+                if event.event_id > seen:
+                    seen = event.event_id
+                    yield event
+            return
+        except RPCError as error:
+            if error.status is not RPCStatusCode.UNAVAILABLE:
+                raise
+            lost_since = loop.time() if lost_since is None else lost_since
+            if loop.time() - lost_since > _RECONNECT_SECONDS:
+                raise
+            await asyncio.sleep(0.5)
+
+
+@dataclass
+class _Begun:
+    """An activity that was scheduled."""
+
+    name: str
+    turn: int
+    attempt: int = 1
+
+
+class _Narrator:
+    """Turns events into steps; remembers what later events refer to."""
+
+    def __init__(self, converter: DataConverter) -> None:
+        self._converter = converter
+        self._begun: dict[int, _Begun] = {}
+        self._turn = 0
+        self._model = "the model"
+        self._usage = Usage()
+        self._phase = "GENERATE"
+        self._tell: dict[int, Callable[[HistoryEvent], Any]] = {
+            EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: self._scheduled,
+            EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: self._completed,
+            EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: self._failed,
+            EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: self._failed,
+            EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED: self._asked_to_stop,
+            EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED: self._asked_to_stop,
+            EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED: self._stuck,
+        }
+
+    async def take(self, event: HistoryEvent) -> list[Step]:
+        """The steps that an event tells of; most events tell of none."""
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED:
+            started = event.activity_task_started_event_attributes
+            if begun := self._begun.get(started.scheduled_event_id):
+                begun.attempt = started.attempt
+        elif event.event_type in _END_EVENTS:
+            return await self._ended(event)
+        elif tell := self._tell.get(event.event_type):
+            told: _Told = await tell(event)
+            if told:
+                self._phase = told[-1][0]
+            return [Step(event.event_id, *t) for t in told]
+        return []
+
+    # --- activities -----------------------------------------------------------------------------
+
+    async def _scheduled(self, event: HistoryEvent) -> _Told:
+        scheduled = event.activity_task_scheduled_event_attributes
+        name = scheduled.activity_type.name
+        self._begun[event.event_id] = _Begun(name, self._turn)
+        if name == GENERATE:
+            asked = await self._read(scheduled.input.payloads, GenerateInput)
+            before = self._resumed(asked.new) if self._turn and asked.turn > self._turn else []
+            self._turn = self._begun[event.event_id].turn = asked.turn
+            read = asked.base.entries + len(asked.new)
+            entries = "1 entry" if read == 1 else f"{read} entries"
+            return [*before, ("GENERATE", asked.turn, f"{self._model} reads {entries}")]
+        if name == SEAL:
+            return [("RESUME", self._turn, "the transcript is sealed: history starts anew")]
+        if name.startswith("run."):
+            return []
+        called = await self._read(scheduled.input.payloads, ExecuteInput)
+        self._begun[event.event_id].turn = called.turn
+        line = f"{called.tool} {arguments_line(called.arguments, _SAID)}"
+        return [("EXECUTE", called.turn, line)]
+
+    def _resumed(self, new: Sequence[Entry]) -> _Told:
+        results = sum(e.kind == "result" for e in new)
+        told = f"{results} result{'' if results == 1 else 's'} appended, " if results else ""
+        return [("RESUME", self._turn, f"{told}{usage_text(self._usage)} so far")]
+
+    async def _completed(self, event: HistoryEvent) -> _Told:
+        completed = event.activity_task_completed_event_attributes
+        begun = self._begun.pop(completed.scheduled_event_id, None)
+        payloads = completed.result.payloads
+        if begun is None or begun.name == SEAL:
+            return []
+        if begun.name == LOAD_AGENT:
+            return await self._loaded(payloads)
+        if begun.name == GENERATE:
+            return await self._replied(begun, payloads)
+        output = await self._read(payloads, ExecuteOutput)
+        value = output.entry.value if isinstance(output.entry.value, dict) else {}
+        failed = "error: " if value.get("error") else ""
+        said = one_line(str(value.get("text")), _SAID)
+        return [("EXECUTE", begun.turn, f"-> {failed}{said}{_again(begun)}")]
+
+    async def _loaded(self, payloads: Sequence[Payload]) -> _Told:
+        spec = (await self._read(payloads, LoadAgentOutput)).spec
+        self._model = one_line(spec.model.name, 80)
+        tools = ", ".join(t.name for t in spec.tools) or "none"
+        return [("START", 0, f"agent {spec.name}, model {self._model}, tools: {tools}")]
+
+    async def _replied(self, begun: _Begun, payloads: Sequence[Payload]) -> _Told:
+        reply = await self._read(payloads, GenerateOutput)
+        self._usage = self._usage.plus(reply.usage)
+        said = one_line(reply_text(reply.entry.value), _SAID)
+        calls = reply_calls(reply.entry.value)
+        parsed = ", ".join(tool for tool, _ in calls) or "no tool call"
+        return [
+            ("GENERATE", begun.turn, f"-> {said or '(no text)'}{_again(begun)}"),
+            ("PARSE", begun.turn, f"stop reason {reply.stop_reason}: {parsed}"),
+        ]
+
+    async def _failed(self, event: HistoryEvent) -> _Told:
+        failed = event.activity_task_failed_event_attributes
+        timed_out = event.activity_task_timed_out_event_attributes
+        begun = self._begun.pop(failed.scheduled_event_id or timed_out.scheduled_event_id, None)
+        if begun is None:
+            return []
+        phase = {GENERATE: "GENERATE", LOAD_AGENT: "START", SEAL: "RESUME"}
+        failure = failed.failure if failed.scheduled_event_id else timed_out.failure
+        text = f"{begun.name} failed: {_why(failure)}{_again(begun)}"
+        return [(phase.get(begun.name, "EXECUTE"), begun.turn, text)]
+
+    # --- the run --------------------------------------------------------------------------------
+
+    async def _asked_to_stop(self, event: HistoryEvent) -> _Told:
+        update = event.workflow_execution_update_accepted_event_attributes.accepted_request
+        signal = event.workflow_execution_signaled_event_attributes
+        if STOP not in (update.input.name, signal.signal_name):
+            return []
+        return [("STOP", self._turn, "a stop was asked for")]
+
+    async def _stuck(self, event: HistoryEvent) -> _Told:
+        failed = event.workflow_task_failed_event_attributes
+        if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
+            return []
+        return [("PROBLEM", self._turn, f"a workflow task failed: {_why(failed.failure)}")]
+
+    async def _ended(self, event: HistoryEvent) -> list[Step]:
+        outcome, turn = _END_EVENTS[event.event_type], self._turn
+        payloads = event.workflow_execution_completed_event_attributes.result.payloads
+        failure = event.workflow_execution_failed_event_attributes.failure
+        if payloads:
+            outcome = (await self._read(payloads, RunResult)).outcome
+        elif failure.application_failure_info.type:
+            outcome = failure.application_failure_info.type
+        steps = []
+        if self._phase == "PARSE":
+            steps.append(Step(event.event_id, "EXECUTE", turn, "nothing to run"))
+        if turn:
+            steps.append(Step(event.event_id, "RESUME", turn, f"the run ends: {outcome}"))
+        return [*steps, Step(event.event_id, "END", 0, outcome)]
+
+    async def _read(self, payloads: Sequence[Payload], model: type[_M]) -> _M:
+        return (await self._converter.decode(payloads, [model]))[0]  # type: ignore[no-any-return]
+
+
+def _again(begun: _Begun) -> str:
+    return f" (attempt {begun.attempt})" if begun.attempt > 1 else ""
+
+
+def _why(failure: Failure) -> str:
+    return one_line(failure.message or "no reason given", _SAID)

@@ -1,0 +1,299 @@
+"""The whole stack as processes: Temporal server, provider, worker.
+
+    with Stack.start(root, state_dir) as stack:
+        client = await AgentClient.connect(stack.address, namespace=NAMESPACE)
+
+Everything ends with the `with` block, and also if this process is killed. Without ANTHROPIC_API_KEY
+in the environment the worker talks to a scripted provider on loopback.
+
+A state directory has one stack at a time, whose process holds `stack.lock`. While `dev` serves,
+`dev.json` says where.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from turnkeeper.contract import TASK_QUEUE
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.testing.embedded import NAMESPACE, EmbeddedServer
+from turnkeeper.testing.process import ChildProcess
+
+__all__ = [
+    "DemoAgent",
+    "DevRecord",
+    "Stack",
+    "StackError",
+    "claim",
+    "living_address",
+    "living_dev",
+    "provider_command",
+    "uses_real_provider",
+    "worker_command",
+    "worker_environment",
+]
+
+# Imports of anthropic and temporalio on a busy machine, before the first bytecode is cached.
+READY_SECONDS = 60.0
+_CLAIM_SECONDS = 60.0
+
+
+class StackError(TurnkeeperError):
+    """Raised when the stack cannot be started as asked."""
+
+
+@dataclass(frozen=True)
+class DemoAgent:
+    """What the worker serves: modules of agents, and the script that stands in for a model."""
+
+    agents: str = "examples.finance"
+    script: str = "examples.finance.script:script"
+
+
+class Stack:
+    """A running stack; made by `start`.
+
+    `root` is the checkout that has `worker.py`; `provider` is None where the real one is used.
+    """
+
+    def __init__(self, root: Path, state_dir: Path, held: contextlib.ExitStack) -> None:
+        self.root = root
+        self.state_dir = state_dir
+        self.provider: ChildProcess | None = None
+        self.provider_url: str | None = None
+        self._held = held
+
+    @classmethod
+    def start(
+        cls,
+        root: Path,
+        state_dir: Path,
+        *,
+        demo: DemoAgent = DemoAgent(),
+        ui: bool = False,
+        console: bool = False,
+        announce: Callable[[str], None],
+    ) -> Stack:
+        """Start all of it, which takes a second or two; then wait for the worker with `ready`.
+
+        `console` shows the worker's log on our stderr; else it is in `worker.log`, beside those of
+        the others, in the state directory.
+
+        Raises:
+            StackError: another stack serves this state directory.
+            EmbeddedServerError, ProcessError: a part does not start; the message has its log.
+        """
+        with contextlib.ExitStack() as parts:
+            parts.enter_context(claim(state_dir, announce))
+            stack = cls(root, state_dir, parts)
+            if not uses_real_provider(os.environ):
+                # Begun first and awaited last: it comes up while the server does.
+                stack.provider = start_provider(root, state_dir, demo.script)
+                parts.callback(stack.provider.end)
+            stack.server = EmbeddedServer.start(state_dir, ui=ui, announce=announce)
+            # Ends after the worker and before the provider, in the order of these lines.
+            parts.callback(stack.server.stop)
+            if stack.provider is not None:
+                stack.provider_url = provider_url(stack.provider)
+            environment = worker_environment(os.environ, state_dir, stack.provider_url)
+            stack.worker = ChildProcess.start(
+                "worker",
+                worker_command(demo.agents, stack.address, TASK_QUEUE),
+                folder=state_dir,
+                cwd=root,
+                environment=environment,
+                console=console,
+            )
+            parts.callback(stack.worker.end)
+            stack._held = parts.pop_all()
+        return stack
+
+    server: EmbeddedServer
+    worker: ChildProcess
+
+    @property
+    def address(self) -> str:
+        """Of the Temporal server, `host:port`."""
+        return self.server.address
+
+    def ready(self) -> None:
+        """Wait until the worker takes work.
+
+        Raises:
+            ProcessError: it does not; the message has its log.
+        """
+        self.worker.wait_ready(READY_SECONDS)
+
+    def publish(self, agents: str) -> DevRecord:
+        """Tell other terminals of this stack, until it stops."""
+        record = DevRecord(
+            pid=os.getpid(),
+            address=self.address,
+            ui_url=self.server.ui_url,
+            agents=agents,
+            provider=self.provider_url,
+        )
+        path = self.state_dir / "dev.json"
+        fresh = path.with_suffix(".json.new")
+        fresh.write_text(json.dumps(asdict(record)) + "\n")
+        fresh.replace(path)
+        self._held.callback(path.unlink, missing_ok=True)
+        return record
+
+    def fallen(self) -> ChildProcess | None:
+        """A part that ended by itself."""
+        parts = (self.worker, self.provider)
+        return next((p for p in parts if p is not None and p.status is not None), None)
+
+    def stop(self) -> None:
+        """End it all, the worker first, so that it can finish what it does."""
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+# --- parts ------------------------------------------------------------------------------------
+
+
+def uses_real_provider(environment: Mapping[str, str]) -> bool:
+    """Whether the worker will talk to the provider itself."""
+    return bool(environment.get("ANTHROPIC_API_KEY"))
+
+
+def provider_command(script: str, log: Path) -> list[str]:
+    """The scripted provider on a free port; every request is appended to `log`."""
+    module = ["-m", "turnkeeper.testing.provider", "--script", script]
+    return [sys.executable, *module, "--port", "0", "--log", str(log)]
+
+
+def start_provider(
+    root: Path, folder: Path, script: str, environment: Mapping[str, str] = os.environ
+) -> ChildProcess:
+    """Start the scripted provider; its requests are logged in `provider-requests.jsonl`."""
+    log = folder / "provider-requests.jsonl"
+    log.unlink(missing_ok=True)
+    return ChildProcess.start(
+        "provider",
+        provider_command(script, log),
+        folder=folder,
+        cwd=root,
+        environment=environment,
+    )
+
+
+def provider_url(provider: ChildProcess) -> str:
+    """Wait until the provider listens; where."""
+    return str(json.loads(provider.wait_ready(READY_SECONDS))["url"])
+
+
+def worker_command(agents: str, address: str, task_queue: str) -> list[str]:
+    """The worker of this checkout."""
+    where = ["--address", address, "--task-queue", task_queue]
+    return [sys.executable, "worker.py", "--agents", agents, *where]
+
+
+def worker_environment(
+    environment: Mapping[str, str], state_dir: Path, provider: str | None
+) -> dict[str, str]:
+    """The worker's environment: the embedded server's namespace, our artifacts, the provider."""
+    # A person's own Temporal settings (a cloud's key, TLS) do not belong to the embedded server.
+    own = {k: v for k, v in environment.items() if not k.startswith("TEMPORAL_")}
+    own["TEMPORAL_NAMESPACE"] = NAMESPACE
+    own.setdefault("TURNKEEPER_ARTIFACTS", str(state_dir / "artifacts"))
+    if provider is not None:
+        own |= {"ANTHROPIC_BASE_URL": provider, "ANTHROPIC_API_KEY": "scripted"}
+    return own
+
+
+# --- one stack per state directory ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DevRecord:
+    """The content of `dev.json`."""
+
+    pid: int
+    address: str
+    ui_url: str | None
+    agents: str
+    provider: str | None
+    """URL of the scripted provider, None for the real one."""
+
+
+@contextlib.contextmanager
+def claim(state_dir: Path, announce: Callable[[str], None]) -> Iterator[None]:
+    """Hold the state directory's one stack: whoever starts a server there ends it, too.
+
+    Waits for a demo to end.
+
+    Raises:
+        StackError: `dev` serves there, or the other one does not end.
+    """
+    state_dir.mkdir(parents=True, exist_ok=True)
+    deadline, waiting = time.monotonic() + _CLAIM_SECONDS, False
+    with (state_dir / "stack.lock").open("a") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if dev := living_dev(state_dir):
+                    raise StackError(f"`dev` serves {state_dir} already (pid {dev.pid})") from None
+                if time.monotonic() > deadline:
+                    raise StackError(f"another process serves {state_dir}, and goes on") from None
+            if not waiting:
+                announce(f"Another process serves {state_dir}: waiting for its end.")
+                waiting = True
+            time.sleep(0.1)
+        # Of a `dev` that was killed.
+        (state_dir / "dev.json").unlink(missing_ok=True)
+        yield
+
+
+def living_dev(state_dir: Path) -> DevRecord | None:
+    """The stack that `dev` serves in another terminal, if it lives."""
+    try:
+        if _is_held(state_dir / "stack.lock"):
+            return DevRecord(**json.loads((state_dir / "dev.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return None
+
+
+def living_address(state_dir: Path) -> str | None:
+    """Where the embedded server of a state directory answers, if it lives."""
+    try:
+        if _is_held(state_dir / "server.lock"):
+            return str(json.loads((state_dir / "server.json").read_text())["address"])
+    except (OSError, ValueError, KeyError):
+        return None
+    return None
+
+
+def _is_held(lock: Path) -> bool:
+    with lock.open("r") as file:
+        try:
+            # Shared and let go at once: two that look at the same time do not deceive each other.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
