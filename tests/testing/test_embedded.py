@@ -242,13 +242,14 @@ def test_it_ends_with_a_killed_parent(tmp_path: Path) -> None:
 @pytest.mark.crash
 def test_a_detached_server_outlives_its_parent(tmp_path: Path) -> None:
     """A detached server is found by the next start and ended by `stop_server`, once."""
-    pid = killed_parent(tmp_path, "detached")
     try:
+        pid = killed_parent(tmp_path, "detached")
         with EmbeddedServer.start(tmp_path) as found:
             assert found.reused
             assert found.pid == pid
     finally:
-        assert stop_server(tmp_path)
+        stopped = stop_server(tmp_path)
+    assert stopped
     assert not is_alive(tmp_path)
     assert not stop_server(tmp_path)
 
