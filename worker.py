@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from temporalio.client import Client
-    from temporalio.worker import Worker
+    from temporalio.worker import Interceptor, Worker
 
     from activities.providers import Provider
     from activities.registry import Registry
@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _at_least(least: float, kind: type[int] | type[float]):  # type: ignore[no-untyped-def]
+def _at_least(least: float, kind: type[int | float]) -> Callable[[str], float]:
     def number(text: str) -> float:
         try:
             value = kind(text)
@@ -155,7 +155,7 @@ async def _prepare(options: argparse.Namespace) -> Worker:
     from turnkeeper.client import AgentClient
 
     _check_house()
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, str(Path.cwd()))
     named = ",".join(options.agents or [os.environ.get("TURNKEEPER_AGENTS", "")])
     modules = [m.strip() for m in named.split(",") if m.strip()]
     if not modules:
@@ -290,7 +290,7 @@ def build_worker(
     )
 
 
-def _clock():  # type: ignore[no-untyped-def]
+def _clock() -> Interceptor:
     """Lends workflows a real clock, for the duration of phases in the log."""
     import time
 

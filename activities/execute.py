@@ -46,7 +46,7 @@ class _Attempts(BaseModel):
     """What travels in heartbeat details from one attempt to the next."""
 
     begun: int = 0
-    """Times that the body was begun: the server also counts attempts on workers without the tool."""
+    """Times that the body was begun: the server counts attempts without the tool, too."""
     details: Any = None
     """The tool's own."""
 
@@ -213,13 +213,13 @@ class Execute:
     def _raised(self, asked: ExecuteInput, begun: int, error: BaseException) -> ApplicationError:
         trace = self._redactor.error("".join(traceback.format_exception(error, limit=-10)))
         log.error(
-            "tool raised", tool=asked.tool, key=asked.key, attempt=begun, error=trace[-4_000:]
+            "tool raised", tool=asked.tool, key=asked.key, attempt=begun, error=trace[-4000:]
         )
         why = f"{type(error).__name__}: {_said(error)}"
         if asked.effect == "once" or begun >= asked.attempts or isinstance(error, _BUGS):
             return self._final(asked, begun, why, "tool_failed", trace)
         return ApplicationError(
-            one_line(self._redactor.error(why), 1_000), trace[-4_000:], type="tool_failed"
+            one_line(self._redactor.error(why), 1_000), trace[-4000:], type="tool_failed"
         )
 
     def _final(
@@ -229,7 +229,7 @@ class Execute:
         told = one_line(self._redactor.error(why), 1_000)
         return ApplicationError(
             f"Tool {asked.tool} failed after {tries}: {told}",
-            *([trace[-4_000:]] if trace else []),
+            *([trace[-4000:]] if trace else []),
             type=kind,
             non_retryable=True,
         )
@@ -275,7 +275,7 @@ def _earlier_attempts() -> _Attempts:
 
 
 def _caught(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    # Returned, not raised: a StopIteration cannot leave a future, a SystemExit would end the thread.
+    # Returned, not raised: StopIteration cannot leave a future, SystemExit would end the thread.
     try:
         return function(), None
     except BaseException as error:  # noqa: BLE001

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
@@ -12,6 +13,7 @@ from temporalio import activity, workflow
 from activities.redact import Redactor
 from turnkeeper.text import printable, well_formed
 
+Event = MutableMapping[str, Any]
 _MAX_TEXT = 4_000
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", None, None)))
 
@@ -57,7 +59,7 @@ def configure(level: str, *, json: bool, redactor: Redactor) -> None:
                 setattr(logger, place, False)
 
 
-def _bind_activity(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+def _bind_activity(_logger: Any, _method: str, event: Event) -> Event:
     """Every line of an activity names its run."""
     if activity.in_activity():
         info = activity.info()
@@ -66,7 +68,7 @@ def _bind_activity(logger: Any, method: str, event: dict[str, Any]) -> dict[str,
     return event
 
 
-def _extra_fields(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+def _extra_fields(_logger: Any, _method: str, event: Event) -> Event:
     """Fields that standard loggers were given as `extra`, Temporal's among them."""
     record = event.get("_record")
     for name, value in vars(record).items() if record is not None else ():
@@ -84,7 +86,7 @@ class _Clean:
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
 
-    def __call__(self, logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, _logger: Any, _method: str, event: Event) -> Event:
         return {
             name: self._text(value) if isinstance(value, str) else self._value(value)
             for name, value in event.items()

@@ -24,6 +24,7 @@ class Registry:
                 raise DefinitionError(f"two agents are called {agent.name!r}; rename one")
 
     def tool(self, agent: str, name: str) -> Tool | None:
+        """The tool, built-in ones included; None if this worker does not have it."""
         known = self.agents.get(agent)
         if known is None:
             return None

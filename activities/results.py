@@ -35,7 +35,7 @@ def text_of(value: Any) -> str:
         raise Unreadable(f"a {type(value).__name__}")
     try:
         return to_json(value, inf_nan_mode="strings").decode()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         # Anything may be returned, and its own serialiser may raise anything.
         raise Unreadable(f"a {type(value).__name__} ({type(error).__name__})") from None
 

@@ -1,0 +1,1 @@
+"""Tests mirror the tree; what needs a run uses `tests.rig`."""

@@ -23,7 +23,7 @@ from turnkeeper.converter import data_converter
 
 async def export(client: Client, folder: Path) -> int:
     """Write the history of every execution in the namespace; answers how many were started."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     started = 0
     async for run in client.list_workflows():
         started += 1
@@ -46,7 +46,7 @@ async def replay(folder: Path, workflow: Any = None) -> dict[str, Any]:
         ),
     )
     failures: dict[str, str] = {}
-    files = sorted(folder.glob("*.json"))
+    files = sorted(folder.glob("*.json"))  # noqa: ASYNC240
     for path in files:
         recorded = json.loads(path.read_text())
         history = WorkflowHistory.from_json(recorded["id"], recorded["history"])

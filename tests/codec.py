@@ -15,12 +15,14 @@ class Masking(PayloadCodec):
     """Flips bits: enough to show that no code reads payloads beside the converter."""
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Mask."""
         return [
             Payload(metadata={"encoding": _ENCODING}, data=p.SerializeToString().translate(_MASK))
             for p in payloads
         ]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Unmask what we made."""
         return [
             Payload.FromString(p.data.translate(_MASK))
             if p.metadata.get("encoding") == _ENCODING

@@ -60,6 +60,7 @@ def replay_cold(folder: Path) -> dict[str, Any]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say how many histories were made and replayed."""
     found = config.stash.get(REPLAYED, None)
     if found:
         terminalreporter.write_line(

@@ -45,6 +45,7 @@ class Rig:
 
     @property
     def client(self) -> Client:
+        """The bare Temporal client."""
         return self.agents.client
 
     async def start(self, prompt: str = "question", **request: Any) -> AgentRunHandle:

@@ -48,7 +48,7 @@ class Agent:
         on_invalid_call: Literal["tell", "stop"] = "tell",
         history: HistoryPolicy | None = None,
     ) -> None:
-        if not isinstance(name, str) or not AGENT_NAME.fullmatch(name):
+        if not AGENT_NAME.fullmatch(name):
             raise DefinitionError(f"agent name {name!r}: use 1 to 64 letters, digits, _ . and -")
         self.name = name
         self.tools = _by_name(name, tools)

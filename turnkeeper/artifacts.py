@@ -63,7 +63,7 @@ def open_store(url: str | None = None) -> ArtifactStore:
         raise ValueError(f"{scheme}:// needs an extra: pip install 'turnkeeper[objects]'") from None
     try:
         return ObjectStore(from_url(where))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  the library raises many kinds for a bad URL
         raise ValueError(f"artifact store {scheme}://...: {error}") from None
 
 
@@ -93,11 +93,13 @@ class FolderStore:
         self.root = root
 
     async def put(self, owner: str, data: bytes) -> str:
+        """See `ArtifactStore`."""
         artifact = _checked(data)
         await asyncio.to_thread(self._write, owner, artifact, data)
         return artifact
 
     async def get(self, owner: str, artifact: str) -> bytes:
+        """See `ArtifactStore`."""
         path = self.root / _key(owner, artifact)
         try:
             data = await asyncio.to_thread(path.read_bytes)
@@ -119,11 +121,11 @@ class FolderStore:
             return
         draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
-            with open(draft, "xb") as file:
+            with draft.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(draft, path)
+            draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
         folder = os.open(path.parent, os.O_RDONLY)
@@ -140,6 +142,7 @@ class ObjectStore:
         self._store = store
 
     async def put(self, owner: str, data: bytes) -> str:
+        """See `ArtifactStore`."""
         import obstore
         from obstore.exceptions import AlreadyExistsError, BaseError
 
@@ -153,6 +156,7 @@ class ObjectStore:
         return artifact
 
     async def get(self, owner: str, artifact: str) -> bytes:
+        """See `ArtifactStore`."""
         import obstore
         from obstore.exceptions import BaseError
 

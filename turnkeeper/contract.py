@@ -64,7 +64,7 @@ class RunRequest(_Public):
     limits: dict[str, Any] = Field(default_factory=dict)
     """Fields of `Limits` that replace the agent's own."""
     request_key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    """The caller's own name of this piece of work: effects of a repeated start have the same keys."""
+    """The caller's name of this piece of work: effects of a repeated start have the same keys."""
     metadata: Annotated[dict[str, str], Field(max_length=32)] = Field(default_factory=dict)
     """Strings for tools and operators; `tenant` is searchable, `principal` is `ctx.principal`."""
 
@@ -136,6 +136,7 @@ class Usage(_Inner):
 
     @property
     def total(self) -> int:
+        """All of them."""
         return (
             self.input_tokens
             + self.cache_read_tokens
@@ -145,6 +146,7 @@ class Usage(_Inner):
         )
 
     def plus(self, other: Usage) -> Usage:
+        """The sum of both."""
         return Usage(**{f: getattr(self, f) + getattr(other, f) for f in Usage.model_fields})
 
 
@@ -191,11 +193,15 @@ class RunStatus(_Inner):
 
 
 class LoadAgentInput(_Inner):
+    """What `run.load_agent` is asked."""
+
     agent: str
     limits: dict[str, Any] = Field(default_factory=dict)
 
 
 class LoadAgentOutput(_Inner):
+    """An agent, pinned."""
+
     spec: AgentSpec
     """With the request's limits applied."""
     spec_digest: str
@@ -251,6 +257,8 @@ class GenerateOutput(_Inner):
 
 
 class ExecuteInput(_Inner):
+    """One tool call."""
+
     agent: str
     tool: str
     effect: Effect
@@ -268,6 +276,8 @@ class ExecuteInput(_Inner):
 
 
 class ExecuteOutput(_Inner):
+    """The one result of a tool call."""
+
     entry: Entry
     status: Literal["ok", "error", "invalid", "stop"]
     reason: str | None = None
@@ -285,6 +295,8 @@ class Sealed(_Inner):
 
 
 class SealInput(_Inner):
+    """What `run.seal` is asked."""
+
     spec_digest: str
     position: Position
     """Seal everything up to here."""
@@ -292,6 +304,8 @@ class SealInput(_Inner):
 
 
 class SealOutput(_Inner):
+    """What `run.seal` did."""
+
     sealed: Sealed
 
 

@@ -1,4 +1,4 @@
-"""The data converter of clients and workers: plain JSON, by pydantic, without unset fields' nulls."""
+"""The data converter of clients and workers: plain JSON by pydantic, without nulls of fields."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ those digests.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any, Literal
@@ -138,7 +139,7 @@ def _check_scalar(item: Any, where: str) -> None:
     if item is None or isinstance(item, bool):
         return
     if isinstance(item, float):
-        if item != item or item in (float("inf"), float("-inf")):
+        if not math.isfinite(item):
             raise AdmissionError(where, "NaN and Infinity are not JSON numbers")
     elif isinstance(item, int):
         # bit_length first: turning a huge integer into digits is itself slow, or refused.

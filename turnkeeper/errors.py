@@ -1,23 +1,24 @@
 """Every exception of Turnkeeper, by who meets it.
 
-    TurnkeeperError
-    ├── DefinitionError       an agent or tool is declared wrongly (at import or worker start)
-    ├── AdmissionError        a value cannot become a transcript entry or a request
-    ├── ToolError             raised by a tool's author inside a tool:
-    │   ├── RetryTool             "nothing happened, try again"
-    │   ├── ToolFailed            "tell the model"
-    │   └── StopRun               "end the run"
-    ├── StateLost             a stored part of a transcript is missing or was changed
-    └── RunError              raised to a caller by AgentClient, carries the RunResult:
-        ├── InvalidRequest        the request was refused; the message names the field
-        ├── UnknownAgent          no worker knows an agent of that name
-        ├── LimitReached          turn_limit, token_limit, cost_limit, time_limit, error_limit, repetition
-        ├── AnswerRefused         the model declined
-        ├── AnswerTruncated       the answer was cut off and could not be mended
-        ├── RunStopped            a person or a tool's StopRun ended the run
-        ├── RunCancelled          cancelled through Temporal
-        └── RunFailed             model_rejected, model_unavailable, context_overflow,
-                                  outcome_unknown, state_lost
+TurnkeeperError
+├── DefinitionError       an agent or tool is declared wrongly (at import or worker start)
+├── AdmissionError        a value cannot become a transcript entry or a request
+├── ToolError             raised by a tool's author inside a tool:
+│   ├── RetryTool             "nothing happened, try again"
+│   ├── ToolFailed            "tell the model"
+│   └── StopRun               "end the run"
+├── StateLost             a stored part of a transcript is missing or was changed
+└── RunError              raised to a caller by AgentClient, carries the RunResult:
+    ├── InvalidRequest        the request was refused; the message names the field
+    ├── UnknownAgent          no worker knows an agent of that name
+    ├── LimitReached          turn_limit, token_limit, cost_limit, time_limit, error_limit,
+    │                         repetition
+    ├── AnswerRefused         the model declined
+    ├── AnswerTruncated       the answer was cut off and could not be mended
+    ├── RunStopped            a person or a tool's StopRun ended the run
+    ├── RunCancelled          cancelled through Temporal
+    └── RunFailed             model_rejected, model_unavailable, context_overflow,
+                              outcome_unknown, state_lost
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class TurnkeeperError(Exception):
 
 
 class DefinitionError(TurnkeeperError):
-    """Raised while agents and tools are declared; the message says what, where and how to mend it."""
+    """Raised while agents and tools are declared; says what is wrong, where and how to mend it."""
 
 
 class AdmissionError(TurnkeeperError):
@@ -94,7 +95,7 @@ class StopRun(ToolError):
 
 
 class StateLost(TurnkeeperError):
-    """Raised when a stored part of a transcript is missing, cut or changed; never a silent guess."""
+    """Raised when a stored part of a transcript is missing, cut or changed: never a guess."""
 
 
 class RunError(TurnkeeperError):

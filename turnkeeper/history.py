@@ -110,8 +110,8 @@ class HistoryReader:
             if started is not None and back.at == started.base:
                 return back.view(await self._sealed(started.sealed, known))
         raise StateLost(
-            f"history of {self._id} does not lead to entry {wanted.entries} ({wanted.digest[:12]}): "
-            f"stopped at entry {back.at.entries}"
+            f"history of {self._id} does not lead to entry {wanted.entries} "
+            f"({wanted.digest[:12]}): stopped at entry {back.at.entries}"
         )
 
     async def spec(self, digest: str) -> AgentSpec:
@@ -160,7 +160,9 @@ class HistoryReader:
                 started = event.workflow_execution_started_event_attributes
                 found.state = await self._continued(event)
                 if found.state is None and started.input.payloads:
-                    found.start = _plain(await self._client.data_converter.decode(started.input.payloads))
+                    found.start = _plain(
+                        await self._client.data_converter.decode(started.input.payloads)
+                    )
             await graph.take(event)
         last = graph.newest or (found.state.base if found.state else Position())
         back = _Walk(last)
@@ -194,7 +196,9 @@ class HistoryReader:
                 break
             link = segment.previous
         start = segments[-1].start
-        view = View(known.entries[: start.entries] if known is not None and known.holds(start) else ())
+        view = View(
+            known.entries[: start.entries] if known is not None and known.holds(start) else ()
+        )
         for segment in reversed(segments):
             view.extend(segment.entries)
         if view.position != sealed.position:
@@ -369,4 +373,3 @@ async def read_transcript(
         RPCError: Temporal cannot be reached, or has no such run.
     """
     return await HistoryReader(client, store, workflow_id, run_id or "").transcript()
-

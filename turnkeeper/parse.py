@@ -54,6 +54,8 @@ class ProposedCall(BaseModel):
 
 
 class Parsed(BaseModel):
+    """What a reply means."""
+
     decision: Decision
     calls: list[ProposedCall] = Field(default_factory=list)
     text: str = ""

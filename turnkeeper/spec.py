@@ -99,10 +99,12 @@ class ToolSpec(_Frozen):
 
     @property
     def attempts(self) -> int:
+        """Times that the body may be begun."""
         return self.retries + 1
 
     @property
     def mutates(self) -> bool:
+        """Whether a call may change the world."""
         return self.effect != "read"
 
 
@@ -120,7 +122,7 @@ class ModelSpec(_Frozen):
 
 
 class HistoryPolicy(_Frozen):
-    """When a run continues as new, whichever comes first; Temporal's own suggestion always counts."""
+    """When a run continues as new; Temporal's own suggestion always counts."""
 
     events: Annotated[int, Field(ge=50, le=8_000)] = 4_000
     bytes: Annotated[int, Field(ge=20_000, le=8_000_000)] = 3_500_000
@@ -142,6 +144,7 @@ class AgentSpec(_Frozen):
     and schemas are empty here."""
 
     def tool(self, name: str) -> ToolSpec | None:
+        """The tool of that name, if the agent has it."""
         return next((t for t in self.tools if t.name == name), None)
 
     def outline(self, artifact: str) -> AgentSpec:

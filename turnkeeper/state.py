@@ -64,6 +64,7 @@ class Call(BaseModel):
 
     @property
     def failed(self) -> bool:
+        """Whether it counts as an error."""
         return self.outcome in ("error", "unknown")
 
     def refuse(self, text: str) -> None:
@@ -162,6 +163,7 @@ class RunState(BaseModel):
         self.lines = [*self.lines, Line(turn=self.turn, text=text)][-MAX_LINES:]
 
     def keep_reply(self) -> None:
+        """Make the reply part of the conversation."""
         assert self.reply is not None
         self.base = self.base.after([self.reply.entry])
         self.reply, self.discarded, self.max_tokens = None, 0, 0
@@ -199,6 +201,7 @@ class RunState(BaseModel):
     # --- EXECUTE --------------------------------------------------------------------------------
 
     def tool(self, call: Call) -> ToolSpec | None:
+        """The tool that is called, if the agent has it."""
         return self.spec.tool(call.tool) if self.spec else None
 
     def startable(self) -> list[Call]:
@@ -273,6 +276,7 @@ class RunState(BaseModel):
         return None
 
     def next_turn(self) -> None:
+        """Back to GENERATE."""
         self.turn += 1
         self.phase = Phase.GENERATE
 
@@ -291,6 +295,7 @@ class RunState(BaseModel):
 
     @property
     def limits(self) -> Limits:
+        """The bounds of this run."""
         return self.spec.limits if self.spec else Limits()
 
     @property

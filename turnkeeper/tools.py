@@ -56,7 +56,7 @@ class ToolContext:
     log: _Log = dataclasses.field(default_factory=lambda: logging.getLogger("turnkeeper.tool"))
     resume_from: Any = None
     """Details of the last heartbeat of an attempt that was lost, or None."""
-    _heartbeat: Callable[[Any], None] = dataclasses.field(default=lambda details: None, repr=False)
+    _heartbeat: Callable[[Any], None] = dataclasses.field(default=lambda _: None, repr=False)
     _artifact: Callable[[str], Awaitable[bytes]] | None = dataclasses.field(
         default=None, repr=False
     )
@@ -112,10 +112,12 @@ class Tool:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function itself."""
         return self.function(*args, **kwargs)
 
     @property
     def name(self) -> str:
+        """What the model calls it."""
         return self.spec.name
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
@@ -197,10 +199,14 @@ def tool(
 class _Schema(GenerateJsonSchema):
     """Without the titles that repeat each name: the model pays for every token of a schema."""
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+        """Never."""
         return False
 
-    def generate(self, schema: Any, mode: Literal["validation", "serialization"] = "validation") -> Any:
+    def generate(
+        self, schema: Any, mode: Literal["validation", "serialization"] = "validation"
+    ) -> Any:
+        """The schema without the model's own title and docstring."""
         made = super().generate(schema, mode)
         made.pop("title", None)
         made.pop("description", None)
@@ -212,15 +218,17 @@ def _arguments_model(fn: Callable[..., Any], name: str) -> tuple[type[BaseModel]
     try:
         hints = typing.get_type_hints(fn, include_extras=True)
     except Exception as error:
-        raise DefinitionError(f"{where}: tool {name!r}: a type cannot be resolved ({error})") from error
+        raise DefinitionError(
+            f"{where}: tool {name!r}: a type cannot be resolved ({error})"
+        ) from error
     documented = _parameter_docs(fn)
     fields: dict[str, Any] = {}
     context_parameter: str | None = None
     for parameter in inspect.signature(fn).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise DefinitionError(
-                f"{where}: tool {name!r}: parameter {parameter.name!r}: a model passes arguments by "
-                "name, so *args, **kwargs and positional-only parameters cannot be used"
+                f"{where}: tool {name!r}: parameter {parameter.name!r}: a model passes "
+                "arguments by name; *args, **kwargs and positional-only parameters cannot be used"
             )
         if parameter.name not in hints:
             raise DefinitionError(

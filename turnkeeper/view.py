@@ -25,6 +25,7 @@ class View:
         self.extend(entries)
 
     def extend(self, entries: Iterable[Entry]) -> None:
+        """Append entries."""
         for entry in entries:
             self.entries.append(entry)
             self.digests.append(chain(self.digests[-1], entry))
@@ -33,6 +34,7 @@ class View:
 
     @property
     def position(self) -> Position:
+        """Where it ends."""
         return Position(digest=self.digests[-1], entries=len(self.entries))
 
     def holds(self, position: Position) -> bool:

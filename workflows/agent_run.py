@@ -46,6 +46,8 @@ from workflows.pace import Pace
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
 class AgentRun:
+    """The workflow `AgentRun`."""
+
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:
         self.refused: str | None = None
@@ -62,7 +64,8 @@ class AgentRun:
         self.pace = Pace()
 
     @workflow.run
-    async def run(self, args: Sequence[RawValue]) -> RunResult:
+    async def run(self, args: Sequence[RawValue]) -> RunResult:  # noqa: ARG002
+        """From the first to the last turn; see `_step` for the cycle."""
         if self.refused is not None:
             raise boundary.refusal(self.refused)
         try:
@@ -147,7 +150,8 @@ class AgentRun:
 
     def _parse(self) -> None:
         state = self.state
-        assert state.reply is not None and state.spec is not None
+        assert state.reply is not None
+        assert state.spec is not None
         model = state.spec.model
         limit = state.max_tokens or model.max_output_tokens
         can_grow = limit < model.ceiling and state.discarded < MAX_DISCARDED
@@ -396,7 +400,7 @@ class AgentRun:
 
     @workflow.signal(name=contract.STOP)
     def stop_signal(self, *args: Any) -> None:
-        """End the run, also while no worker is up. Body as of the update; a wrong one is dropped."""
+        """End the run, also while no worker is up. Body as above; a wrong one is dropped."""
         try:
             if self.refused is None:
                 self.state.stop = _stop_request(args)
@@ -404,7 +408,7 @@ class AgentRun:
             workflow.logger.warning("stop signal dropped: %s", one_line(str(error), 300))
 
     @workflow.query(name=contract.STATUS)
-    def status(self, *args: Any) -> RunStatus:
+    def status(self, *_args: Any) -> RunStatus:
         """Where the run stands."""
         if self.refused is not None:
             return RunStatus(

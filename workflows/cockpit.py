@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
@@ -43,7 +45,7 @@ def show(state: RunState) -> None:
 
 def _upsert(state: RunState, keywords: dict[str, str], ints: dict[str, int]) -> None:
     # Only those that the namespace has: an unknown one fails the workflow task for ever.
-    updates: list[SearchAttributeUpdate] = [
+    updates: list[SearchAttributeUpdate[Any]] = [
         _KEYWORDS[name].value_set(one_line(value, 200))
         for name, value in keywords.items()
         if _KEYWORDS[name].name in state.attributes

@@ -8,8 +8,10 @@ from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
     CancelledError,
-    TimeoutError,
     TimeoutType,
+)
+from temporalio.exceptions import (
+    TimeoutError as TemporalTimeout,
 )
 
 from turnkeeper.spec import ToolSpec
@@ -30,6 +32,8 @@ _MAYBE = "It may or may not have taken effect, and was not tried again."
 
 
 class End(NamedTuple):
+    """An outcome of the run."""
+
     outcome: str
     reason: str
 
@@ -42,10 +46,12 @@ class Told(NamedTuple):
 
 
 def is_cancelled(error: ActivityError) -> bool:
+    """Whether we asked for it."""
     return isinstance(error.cause, CancelledError)
 
 
 def needs_other_thinking(error: ActivityError) -> bool:
+    """Whether the provider holds a thinking block for bound to another conversation."""
     return isinstance(error.cause, ApplicationError) and error.cause.type == THINKING
 
 
@@ -64,7 +70,7 @@ def told(error: ActivityError, tool: ToolSpec) -> Told:
         return Told("error", f"Tool {tool.name} is not available at the moment. It was not run.")
     if isinstance(cause, CancelledError):
         what = f"Tool {tool.name} was cancelled while it ran."
-    elif isinstance(cause, TimeoutError):
+    elif isinstance(cause, TemporalTimeout):
         what = f"Tool {tool.name} {_timed_out(cause, tool)}."
     else:
         # Written for the model by the activity, without internals.
@@ -74,7 +80,7 @@ def told(error: ActivityError, tool: ToolSpec) -> Told:
     return Told("error", what)
 
 
-def _timed_out(cause: TimeoutError, tool: ToolSpec) -> str:
+def _timed_out(cause: TemporalTimeout, tool: ToolSpec) -> str:
     tries = f" after {tool.attempts} attempts" if tool.attempts > 1 and not _once(tool) else ""
     if cause.type == TimeoutType.HEARTBEAT:
         return f"stopped answering{tries}"
@@ -86,6 +92,6 @@ def _once(tool: ToolSpec) -> bool:
 
 
 def _why(cause: BaseException | None) -> str:
-    if isinstance(cause, TimeoutError):
+    if isinstance(cause, TemporalTimeout):
         return f"timed out ({cause.type.name.lower() if cause.type else 'unknown'})"
     return str(cause) if cause else "unknown"

@@ -9,8 +9,8 @@ from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
 from turnkeeper.render import call_summary, generate_summary
-from turnkeeper.state import Call, RunState
 from turnkeeper.spec import ToolSpec
+from turnkeeper.state import Call, RunState
 
 NOT_HERE_ATTEMPTS = 20
 """Attempts beyond a tool's own, for workers that lack it: the server counts those too."""
@@ -21,6 +21,7 @@ _TOO_LARGE = "PayloadsTooLarge"
 
 
 def load_agent() -> dict[str, Any]:
+    """Quick, and a few times over: a deploy may be under way."""
     return {
         "start_to_close_timeout": timedelta(seconds=30),
         "retry_policy": RetryPolicy(
@@ -34,6 +35,7 @@ def load_agent() -> dict[str, Any]:
 
 
 def seal(state: RunState) -> dict[str, Any]:
+    """Patient: nothing is lost while it waits."""
     return {
         "start_to_close_timeout": timedelta(minutes=2),
         "heartbeat_timeout": timedelta(seconds=state.heartbeat_seconds),
@@ -44,6 +46,7 @@ def seal(state: RunState) -> dict[str, Any]:
 
 
 def generate(state: RunState, max_tokens: int) -> dict[str, Any]:
+    """Long enough for a slow reply, and retried until an outage of two minutes is over."""
     return {
         "activity_id": f"turn-{state.turn}",
         # A reply of the allowed length at 20 tokens a second, and time to begin.
@@ -61,6 +64,7 @@ def generate(state: RunState, max_tokens: int) -> dict[str, Any]:
 
 
 def execute(state: RunState, call: Call, tool: ToolSpec) -> dict[str, Any]:
+    """As the tool's author declared it."""
     final = [_TOO_LARGE]
     if tool.effect == "once":
         # The server's Started event is the start marker: once begun, never again. Attempts on

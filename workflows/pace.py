@@ -28,6 +28,7 @@ class Pace:
             self._turn[f"{phase}_ms"] = round((self._clock() - began) * 1000, 2)
 
     def generated(self, output: GenerateOutput) -> None:
+        """Note a reply."""
         self._turn |= {
             f"generate_{k}": v for k, v in output.timing.model_dump(exclude_none=True).items()
         }
@@ -41,5 +42,6 @@ class Pace:
         self._turn["execute_bytes"] = self._turn.get("execute_bytes", 0) + size
 
     def log_turn(self, turn: int, calls: int) -> None:
+        """Once per turn, with everything noted since the last one."""
         workflow.logger.info("turn", extra={"turn": turn, "calls": calls, **self._turn})
         self._turn = {}
