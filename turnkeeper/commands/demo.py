@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from turnkeeper.commands.dev import UI_PORT
-from turnkeeper.commands.place import Place, exit_code
-from turnkeeper.commands.terminal import StepPrinter, safe, say, say_json
+from turnkeeper.commands.place import FAILED, Place, exit_code
+from turnkeeper.commands.terminal import StepPrinter, safe, say, say_json, tell
 
 if TYPE_CHECKING:
     from turnkeeper.contract import RunResult
@@ -24,11 +24,29 @@ AGENT = "finance"
 def demo(place: Place, options: argparse.Namespace) -> int:
     """Run the question, print the steps and where to look; `--crash` kills workers meanwhile."""
     if options.crash:
-        from turnkeeper.testing.crash import crash_demo
-
-        return crash_demo(place.root, place.state, QUESTION, AGENT, place.command)
+        return _crash(place, options)
     with _stack(place) as (address, ui_url):
         return asyncio.run(_ask(place, options, address, ui_url))
+
+
+def _crash(place: Place, options: argparse.Namespace) -> int:
+    from turnkeeper.testing.crash import CrashDemo
+
+    tell("The same question; another process kills the worker twice. Starting ...")
+    steps = StepPrinter(sys.stderr if options.json else sys.stdout)
+    report = CrashDemo(
+        root=place.root,
+        state_dir=place.state,
+        question=QUESTION,
+        agent=AGENT,
+        say=tell if options.json else say,
+        show=steps.print,
+    ).run()
+    if options.json:
+        say_json(report.as_json())
+    else:
+        say(f"\nTranscript: {place.command(f'show {report.id}')}")
+    return 0 if report.passed else FAILED
 
 
 @contextlib.contextmanager
@@ -38,13 +56,13 @@ def _stack(place: Place) -> Iterator[tuple[str, str | None]]:
 
     dev = living_dev(place.state)
     if dev is not None and dev.agents == DemoAgent().agents:
-        _note(f"`dev` serves in another terminal (pid {dev.pid}): its server and worker are used.")
-        _note(_model_line(dev.provider))
+        tell(f"`dev` serves in another terminal (pid {dev.pid}): its server and worker are used.")
+        tell(_model_line(dev.provider))
         yield dev.address, dev.ui_url
         return
-    _note("Starting the Temporal server and a worker ...")
-    with Stack.start(place.root, place.state, announce=_note) as stack:
-        _note(_model_line(stack.provider_url))
+    tell("Starting the Temporal server and a worker ...")
+    with Stack.start(place.root, place.state, announce=tell) as stack:
+        tell(_model_line(stack.provider_url))
         # What we need is imported while the worker does the same.
         importlib.import_module("turnkeeper.follow")
         stack.ready()
@@ -67,7 +85,7 @@ async def _ask(place: Place, options: argparse.Namespace, address: str, ui_url: 
 
     client = await AgentClient.connect(address, namespace=NAMESPACE)
     run = await client.start(AGENT, QUESTION, id=options.id)
-    _note(f"\nquestion  {QUESTION}\nrun       {run.id}\n")
+    tell(f"\nquestion  {QUESTION}\nrun       {run.id}\n")
     steps = StepPrinter(sys.stderr if options.json else sys.stdout)
     await steps.print(follow(client.client, run.id))
     result = await run.result(check=False)
@@ -92,8 +110,3 @@ def _print_end(place: Place, run_id: str, result: RunResult, ui_url: str | None)
     say(f"  Temporal UI  {base}/namespaces/default/workflows/{run_id}")
     if ui_url is None:
         say(f"               served by `make dev` ({place.command('dev')})")
-
-
-def _note(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()

@@ -7,7 +7,6 @@ then the watchdog ends the child.
 from __future__ import annotations
 
 import contextlib
-import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -119,11 +118,18 @@ class ChildProcess:
             time.sleep(_POLL_SECONDS)
         return self._ready_file.read_text()
 
-    def kill(self) -> int:
-        """SIGKILL; returns the wait status, -9 if that is what ended it."""
+    def wait(self, timeout: float) -> int:
+        """Wait for its end: the exit code, or minus the signal that killed it.
+
+        Raises:
+            ProcessError: it lives on after `timeout` seconds.
+        """
+        try:
+            status = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise ProcessError(f"the {self.name} (pid {self.pid}) does not end") from None
         self._dismiss_watchdog()
-        self._process.send_signal(signal.SIGKILL)
-        return self._process.wait()
+        return status
 
     def end(self, timeout: float = 10) -> None:
         """SIGTERM, after `timeout` seconds SIGKILL."""
