@@ -177,6 +177,7 @@ class RunState(BaseModel):
 
     def propose(self, proposed: list[ProposedCall]) -> None:
         """Take the calls of a reply, each with its key."""
+        self.continued = 0
         self.calls = [
             Call(
                 index=i,

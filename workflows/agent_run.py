@@ -122,8 +122,7 @@ class AgentRun:
             self._begin(self._ask(asked))
         cockpit.show(state)
         await self._wait()
-        if self._interrupted() and state.reply is None:
-            state.usage = state.usage.plus(Usage(estimated_tokens=asked.max_tokens))
+        if self._interrupted():
             await self._drain()
 
     async def _ask(self, asked: GenerateInput) -> None:
@@ -137,6 +136,8 @@ class AgentRun:
             )
         except ActivityError as error:
             if failures.is_cancelled(error):
+                # Its count never comes: charge what it may have cost.
+                state.usage = state.usage.plus(Usage(estimated_tokens=asked.max_tokens))
                 return
             if failures.needs_other_thinking(error) and not state.drop_thinking:
                 state.drop_thinking = True
