@@ -46,6 +46,8 @@ _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
 _THINKING: Final = ("thinking", "redacted_thinking")
+# A mark of requests: five of them are refused, and the request's own would be one of them.
+_CACHE_MARK: Final = "cache_control"
 _UNICODE_NOTE: Final = "invalid Unicode replaced"
 
 
@@ -191,6 +193,9 @@ class _Mending:
         try:
             if index in self._raw_inputs:
                 block = {**block, "input": read_json(self._raw_inputs[index])}
+            if _CACHE_MARK in block:
+                block = {name: value for name, value in block.items() if name != _CACHE_MARK}
+                self._note(index, "a cache mark left out")
             if not (defects := _defects(block, MAX_DEPTH - 2)):
                 return block
             if defects == {Defect.UNICODE}:
@@ -206,17 +211,15 @@ class _Mending:
 
     def _call(self, index: int, block: dict[str, Any]) -> dict[str, Any]:
         arguments, defect = self._arguments(index, block)
-        mended = self._sound(index, {**block, "input": arguments})
-        mended["id"] = self._id(index, block.get("id"))
-        name = block.get("name")
+        call_id, name = self._id(index, block.get("id")), block.get("name")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             defect = Defect.NAME
-            mended["name"] = _NOT_IN_NAMES.sub("_", name)[:128] if isinstance(name, str) else ""
-            mended["name"] = mended["name"] or "unnamed"
+            legal = _NOT_IN_NAMES.sub("_", name) if isinstance(name, str) else ""
+            name = legal[:128] or "unnamed"
             self._note(index, "name replaced")
         if defect is not None:
-            self.refused[mended["id"]] = f"Not run: {defect}"
-        return mended
+            self.refused[call_id] = f"Not run: {defect}"
+        return self._sound(index, {**block, "id": call_id, "name": name, "input": arguments})
 
     def _id(self, index: int, given: Any) -> str:
         if isinstance(given, str) and _ID.fullmatch(given) and given not in self._taken:
@@ -254,6 +257,9 @@ class _Mending:
         """The block without fields that cannot be stored."""
         kept: dict[str, Any] = {}
         for name, value in block.items():
+            if name == _CACHE_MARK:
+                self._note(index, "a cache mark left out")
+                continue
             defects = _defects({name: value}, FIELD_DEPTH + 1)
             if not defects:
                 kept[name] = value

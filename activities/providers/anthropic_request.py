@@ -69,11 +69,9 @@ def request_betas(request: ModelRequest) -> tuple[str, ...]:
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
-    return {
-        "name": tool.name,
-        "description": tool.description,
-        "input_schema": tool.input_schema,
-    }
+    # A blank description is refused, a missing one is not.
+    told = {"description": tool.description} if tool.description.strip() else {}
+    return {"name": tool.name, **told, "input_schema": tool.input_schema}
 
 
 def _dropping(thinking: Any) -> dict[str, Any]:
