@@ -810,18 +810,6 @@ def thinking_genuine(r: Request) -> Iterator[str]:
 
 
 @rule
-def thinking_bound(r: Request) -> Iterator[str]:
-    """Everything before a thinking block is as it was when the block was made, unless the request
-    asks to drop such blocks."""
-    if not r.drops_mismatched:
-        for place in r.mismatched:
-            yield (
-                f"{place.path}: Invalid `signature` in `thinking` block. The block is bound to a "
-                "different conversation"
-            )
-
-
-@rule
 def thinking_kept(r: Request) -> Iterator[str]:
     """In the current tool loop every thinking block is sent back, in its original order."""
     if not r.memory.has_thinking:
@@ -850,6 +838,18 @@ def _tool_loop(r: Request) -> Iterator[int]:
             isinstance(content, str) or content[0]["type"] != "tool_result"
         ):
             return
+
+
+@rule
+def thinking_bound(r: Request) -> Iterator[str]:
+    """Everything before a thinking block is as it was when the block was made, unless the request
+    asks to drop such blocks."""
+    if not r.drops_mismatched:
+        for place in r.mismatched:
+            yield (
+                f"{place.path}: Invalid `signature` in `thinking` block. The block is bound to a "
+                "different conversation"
+            )
 
 
 # --- The window ------------------------------------------------------------------------------

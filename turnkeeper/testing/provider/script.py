@@ -5,7 +5,7 @@ request with `turn` assistant messages, so a request that is sent again after a 
 step again. A step is a reply, a function, or a list of alternatives for identical requests: the
 first sending gets the first, the second the second, and the last one stays.
 
-    script = [
+    script: Script = [
         [status(529), call("search", {"q": "revenue"})],
         lambda exchange: text(exchange.last_results[0].text),
     ]

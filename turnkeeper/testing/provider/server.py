@@ -229,7 +229,7 @@ class _Sending:
             pieces = _first_bytes(pieces, cut.offset(sum(map(len, pieces))))
         await self._wait(reply.delay if reply is not None else 0)
         if cut is None or cut.at is not None:
-            self._writer.write(self._head(http))
+            self._writer.write(self._head(http, cut))
             await self._body(pieces, reply.delay_between if reply is not None else 0)
             if cut is None and self._answer.chunked:
                 self._writer.write(chunk(b""))
@@ -238,7 +238,7 @@ class _Sending:
         if cut is not None:
             await self._end(cut)
 
-    def _head(self, http: HttpRequest) -> bytes:
+    def _head(self, http: HttpRequest, cut: Cut | None) -> bytes:
         record = self._answer.record
         headers = {
             "content-type": self._answer.content_type,
@@ -248,7 +248,8 @@ class _Sending:
             headers |= {"cache-control": "no-cache", "transfer-encoding": "chunked"}
         else:
             headers["content-length"] = str(sum(map(len, self._answer.pieces)))
-        if not http.keep_alive:
+        if not http.keep_alive or (cut is not None and cut.how == "stall"):
+            # A whole reply that then stalls would let the client send its next request into it.
             headers["connection"] = "close"
         own = {name.lower(): value for name, value in self._answer.headers.items()}
         return response_head(self._answer.status, headers | own)
