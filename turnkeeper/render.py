@@ -36,14 +36,17 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]<>|~&$])")
 
 
 def generate_summary(turn: int, model: str) -> str:
-    """The summary of a generation: `run.generate · turn 3 · claude-sonnet-5-5`."""
-    return _cut(f"run.generate · turn {turn} · {one_line(model, 80)}")
+    """The summary of a generation: `turn 3 · claude-sonnet-5-5`.
+
+    Temporal's UI puts the activity's type in front of it, as it does with calls.
+    """
+    return _cut(f"turn {turn} · {one_line(model, 80)}")
 
 
-def call_summary(tool: str, turn: int, arguments: Mapping[str, Any]) -> str:
-    """The summary of a tool call: `search · turn 1 · q="annual revenue 2025"`."""
+def call_summary(turn: int, arguments: Mapping[str, Any]) -> str:
+    """The summary of a tool call: `turn 1 · q="annual revenue 2025"`."""
     told = arguments_line(arguments, SUMMARY_BYTES)
-    return _cut(f"{one_line(tool, 64)} · turn {turn}" + (f" · {told}" if told else ""))
+    return _cut(f"turn {turn}" + (f" · {told}" if told else ""))
 
 
 def arguments_line(arguments: Mapping[str, Any], limit: int) -> str:
@@ -75,10 +78,11 @@ def _cut(text: str, limit: int = SUMMARY_BYTES) -> str:
 
 def run_card(state: RunState, workflow_id: str = "ID") -> str:
     """The run at a glance, as markdown of at most `CARD_BYTES` bytes, for Temporal's details."""
-    parts = [_headline(state), "\n".join(_limits_used(state))]
+    asked = f"Asked: {_md(state.request.prompt)}"
+    parts = [_headline(state), asked, "\n".join(_limits_used(state))]
     if state.lines:
         last = state.lines[-_CARD_LINES:]
-        parts.append("Last turns\n\n" + "\n".join(f"- turn {n.turn}: {_md(n.text)}" for n in last))
+        parts.append("**Last turns**\n\n" + "\n".join(f"- turn {n.turn}: {_md(n.text)}" for n in last))
     if state.outcome is None:
         command = _code(f"starter.py stop {workflow_id} --reason ...", 250)
         parts.append(f'To stop it: {command}, or the update `stop` with `{{"reason": "..."}}`.')
@@ -123,16 +127,16 @@ def _headline(state: RunState) -> str:
 def _limits_used(state: RunState) -> list[str]:
     limits = state.limits
     ends = datetime.fromtimestamp(state.deadline, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    time = "" if state.outcome else f"\n- time: ends by {ends}"
     tokens = f"{state.usage.total:,}" + (f" of {limits.tokens:,}" if limits.tokens else "")
     errors = f"{state.total_errors} of {_count(state.total_calls, 'call')}"
     row = f"{_in_a_row(state.recent)} of {limits.consecutive_errors} in a row"
     return [
-        "Limits used",
+        "**Limits used**",
         "",
         f"- turns: {state.turn} of {limits.turns}",
         f"- tokens: {tokens}",
-        f"- tool errors: {errors}, {row}",
-        f"- time: ends by {ends}",
+        f"- tool errors: {errors}, {row}{time}",
     ]
 
 

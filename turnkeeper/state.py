@@ -159,7 +159,7 @@ class RunState(BaseModel):
     def note(self, parsed: Parsed) -> None:
         """Remember the turn in a line, for the run card."""
         said = [c.tool for c in parsed.calls[:5]] or [parsed.text or parsed.reason or "-"]
-        text = f"{parsed.decision}: {one_line(', '.join(said), 160)}"
+        text = f"{parsed.decision} {one_line(', '.join(said), 160)}"
         self.lines = [*self.lines, Line(turn=self.turn, text=text)][-MAX_LINES:]
 
     def keep_reply(self) -> None:
@@ -248,6 +248,9 @@ class RunState(BaseModel):
         self.pending.extend(entries)
         self.total_calls += len(self.calls)
         self.total_errors += sum(c.failed for c in self.calls)
+        if self.calls and self.lines:
+            failed = sum(c.outcome != "ok" for c in self.calls)
+            self.lines[-1].text += f" → {failed} of {len(self.calls)} failed" if failed else " → ok"
         self.recent = (self.recent + [c.failed for c in self.calls])[-self._memory() :]
         if self.calls:
             said = [arguments_digest(c.tool, c.arguments) for c in self.calls]

@@ -324,7 +324,7 @@ class AgentRun:
                 contract.LOAD_AGENT,
                 LoadAgentInput(agent=state.request.agent, limits=state.request.limits),
                 result_type=LoadAgentOutput,
-                **options.load_agent(),
+                **options.load_agent(state.request.agent),
             )
         except ActivityError as error:
             state.end(*failures.end_of(error, "state_lost"))

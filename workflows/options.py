@@ -11,6 +11,7 @@ from temporalio.workflow import ActivityCancellationType
 from turnkeeper.render import call_summary, generate_summary
 from turnkeeper.spec import ToolSpec
 from turnkeeper.state import Call, RunState
+from turnkeeper.text import one_line
 
 NOT_HERE_ATTEMPTS = 20
 """Attempts beyond a tool's own, for workers that lack it: the server counts those too."""
@@ -20,7 +21,7 @@ NOT_HERE_ATTEMPTS = 20
 _TOO_LARGE = "PayloadsTooLarge"
 
 
-def load_agent() -> dict[str, Any]:
+def load_agent(agent: str) -> dict[str, Any]:
     """Quick, and a few times over: a deploy may be under way."""
     return {
         "start_to_close_timeout": timedelta(seconds=30),
@@ -30,7 +31,7 @@ def load_agent() -> dict[str, Any]:
             maximum_attempts=6,
             non_retryable_error_types=[_TOO_LARGE],
         ),
-        "summary": "run.load_agent",
+        "summary": one_line(agent, 64),
     }
 
 
@@ -41,7 +42,7 @@ def seal(state: RunState) -> dict[str, Any]:
         "heartbeat_timeout": timedelta(seconds=state.heartbeat_seconds),
         # A store that is down for an hour delays continue-as-new, nothing else.
         "retry_policy": RetryPolicy(maximum_interval=timedelta(seconds=60), maximum_attempts=60),
-        "summary": f"run.seal · {state.base.entries} entries",
+        "summary": f"{state.base.entries} entries",
     }
 
 
@@ -80,5 +81,5 @@ def execute(state: RunState, call: Call, tool: ToolSpec) -> dict[str, Any]:
             non_retryable_error_types=final,
         ),
         "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-        "summary": call_summary(call.tool, state.turn, call.arguments),
+        "summary": call_summary(state.turn, call.arguments),
     }
