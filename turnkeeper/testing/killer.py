@@ -24,6 +24,7 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 
 from turnkeeper.client import AgentClient
 from turnkeeper.testing.embedded import NAMESPACE
+from turnkeeper.testing.evidence import read_lines
 
 __all__ = ["Kill", "Order"]
 
@@ -34,15 +35,16 @@ _POLL_SECONDS = 0.03
 class Order:
     """Kill process `pid` while it runs this activity of this run.
 
-    `requests`: also wait until this log of the scripted provider has a request that is not answered
-    yet. `patience`: seconds.
+    `log`: also wait until this log, of the scripted provider or of the tools, has something that
+    was begun and not ended: that an activity is started does not say that its work is.
+    `patience`: seconds.
     """
 
     run: str
     activity: str
     activity_id: str
     pid: int
-    requests: str | None = None
+    log: str
     patience: float = 60
 
 
@@ -56,8 +58,8 @@ class Kill:
     """The end of the history, which has no end of the activity."""
     identity: str = ""
     attempt: int = 0
-    request: int | None = None
-    """Arrival number of the unanswered request."""
+    begun: str = ""
+    """What the log has begun and not ended: a request's number, or a tool call's key."""
     problem: str | None = None
 
 
@@ -89,8 +91,8 @@ async def _look(handle: WorkflowHandle[object, object], order: Order) -> Kill | 
         and p.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
         and p.last_worker_identity.startswith(f"{order.pid}@")
     ]
-    request = _unanswered(Path(order.requests)) if order.requests else None
-    if not running or (order.requests and request is None):
+    begun = _open_work(Path(order.log))
+    if not running or begun is None:
         return None
     scheduled, last = await _in_history(handle, order.activity_id)
     if scheduled is None:
@@ -100,7 +102,7 @@ async def _look(handle: WorkflowHandle[object, object], order: Order) -> Kill | 
         last_event_id=last,
         identity=running[0].last_worker_identity,
         attempt=running[0].attempt,
-        request=request,
+        begun=begun,
     )
 
 
@@ -120,19 +122,16 @@ async def _in_history(
     return scheduled, last
 
 
-def _unanswered(log: Path) -> int | None:
-    """The arrival number of a request that waits for its reply."""
-    waiting: dict[int, None] = {}
-    for line in log.read_bytes().splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue  # being written
-        if record["event"] == "request":
-            waiting[record["arrival"]] = None
+def _open_work(log: Path) -> str | None:
+    """What the log's last lines have begun and not ended."""
+    begun: dict[str, None] = {}
+    for line in read_lines(log):
+        name = str(line["arrival"] if "arrival" in line else line["key"])
+        if line["event"] in ("request", "begin"):
+            begun[name] = None
         else:
-            waiting.pop(record["arrival"], None)
-    return max(waiting, default=None)
+            begun.pop(name, None)
+    return next(reversed(begun), None)
 
 
 async def _serve(address: str) -> None:
