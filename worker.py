@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import os
 import signal
 import sys
@@ -42,7 +43,7 @@ class Settings:
     sticky_seconds: float = 10
     """How long a run's next step waits for this worker before another may take it."""
     grace_seconds: float | None = None
-    """At shutdown, for calls in flight; default the longest tool's timeout, at most ten minutes."""
+    """At shutdown, for calls in flight; default the longest tool's timeout, 1 to 10 minutes."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -132,12 +133,15 @@ async def _serve(options: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    # The SDK takes a second to import: the first generation should not wait for it.
+    warm = asyncio.create_task(asyncio.to_thread(importlib.import_module, "anthropic"))
     async with worker:
         log.info("worker takes work", task_queue=worker.task_queue, pid=os.getpid())
         if options.ready_file:
             _write(options.ready_file, f"{os.getpid()}\n")
         await stopped.wait()
         log.info("worker stops", note="calls in flight are finished first")
+    await warm
     log.info("worker stopped")
     return 0
 
@@ -309,7 +313,7 @@ def _grace(registry: Registry, settings: Settings) -> float:
     if settings.grace_seconds is not None:
         return settings.grace_seconds
     longest = max((t.timeout for a in registry.agents.values() for t in a.spec().tools), default=0)
-    return min(longest, 600)
+    return min(max(longest, 60), 600)
 
 
 def _write(path: Path, text: str) -> None:

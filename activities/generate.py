@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import structlog
 from temporalio import activity
@@ -96,6 +96,7 @@ class Generate:
                 type="state_lost",
                 non_retryable=True,
             )
+        began = time.monotonic()
         details = activity.info().heartbeat_details
         whole = bool(details) and details[0] == _WHOLE
         try:
@@ -114,7 +115,7 @@ class Generate:
                 )
             return admit_reply(reply, turn=asked.turn, known_ids=view.call_ids)
         except ProviderError as error:
-            raise self._failure(error, asked) from None
+            raise self._failure(error, asked, time.monotonic() - began) from None
 
     def _provider(self, spec: AgentSpec) -> Provider:
         provider = self._providers.get(spec.model.provider)
@@ -125,7 +126,7 @@ class Generate:
             )
         return provider
 
-    def _failure(self, error: ProviderError, asked: GenerateInput) -> ApplicationError:
+    def _failure(self, error: ProviderError, asked: GenerateInput, took: float) -> ApplicationError:
         """What Temporal is told: wait and try again, or give up with an outcome's name."""
         info = activity.info()
         message = one_line(self._redactor.error(str(error)), 600)
@@ -147,7 +148,9 @@ class Generate:
         wait = error.retry_after
         if wait is None:
             return ApplicationError(message, details, type="provider_error")
-        left = asked.seconds_left - (datetime.now(UTC) - info.scheduled_time).total_seconds()
+        # The server's clock against itself: this worker's may differ from it, or from virtual time.
+        since = info.current_attempt_scheduled_time - info.scheduled_time
+        left = asked.seconds_left - since.total_seconds() - took
         if wait > min(left, MAX_WAIT_SECONDS):
             return ApplicationError(
                 f"{message}; it asks to wait {wait:g} s, but the run has {max(left, 0):.0f} s left "

@@ -81,8 +81,8 @@ def run_card(state: RunState, workflow_id: str = "ID") -> str:
     asked = f"Asked: {_md(state.request.prompt)}"
     parts = [_headline(state), asked, "\n".join(_limits_used(state))]
     if state.lines:
-        last = state.lines[-_CARD_LINES:]
-        parts.append("**Last turns**\n\n" + "\n".join(f"- turn {n.turn}: {_md(n.text)}" for n in last))
+        last = (f"- turn {n.turn}: {_md(n.text)}" for n in state.lines[-_CARD_LINES:])
+        parts.append("**Last turns**\n\n" + "\n".join(last))
     if state.outcome is None:
         command = _code(f"starter.py stop {workflow_id} --reason ...", 250)
         parts.append(f'To stop it: {command}, or the update `stop` with `{{"reason": "..."}}`.')
