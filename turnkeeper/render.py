@@ -127,17 +127,17 @@ def _headline(state: RunState) -> str:
 def _limits_used(state: RunState) -> list[str]:
     limits = state.limits
     ends = datetime.fromtimestamp(state.deadline, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    time = "" if state.outcome else f"\n- time: ends by {ends}"
     tokens = f"{state.usage.total:,}" + (f" of {limits.tokens:,}" if limits.tokens else "")
     errors = f"{state.total_errors} of {_count(state.total_calls, 'call')}"
     row = f"{_in_a_row(state.recent)} of {limits.consecutive_errors} in a row"
-    return [
+    used = [
         "**Limits used**",
         "",
         f"- turns: {state.turn} of {limits.turns}",
         f"- tokens: {tokens}",
-        f"- tool errors: {errors}, {row}{time}",
+        f"- tool errors: {errors}, {row}",
     ]
+    return used if state.outcome else [*used, f"- time: ends by {ends}"]
 
 
 def _in_a_row(recent: Sequence[bool]) -> int:

@@ -1,0 +1,217 @@
+"""What people read: nothing foreign may break a line, a terminal or the markdown around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnkeeper.contract import RunRequest, RunResult, Usage
+from turnkeeper.entries import Entry, admit, message, result
+from turnkeeper.render import (
+    CARD_BYTES,
+    SUMMARY_BYTES,
+    arguments_line,
+    call_summary,
+    generate_summary,
+    result_lines,
+    run_card,
+    step_line,
+    transcript_markdown,
+    transcript_text,
+    waiting_for,
+)
+from turnkeeper.spec import AgentSpec, ModelSpec
+from turnkeeper.state import Call, Line, Phase, RunState
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=400)
+CONTROLS = {chr(c) for c in (*range(32), *range(127, 160))} - {"\t", "\n"}
+
+
+def state_of(**fields: Any) -> RunState:
+    """A run of the agent `finance` that waits for its first reply."""
+    spec = AgentSpec(name="finance", model=ModelSpec(name="claude-sonnet-5-5"), instructions="x")
+    made = {
+        "request": RunRequest(agent="finance", prompt="How much?"),
+        "key_base": "k",
+        "started": 1_760_000_000.0,
+        "spec": spec,
+    }
+    return RunState.model_validate(made | fields)
+
+
+def call_of(tool: str = "search", **fields: Any) -> Call:
+    """A call that runs."""
+    made = {
+        "index": 0,
+        "call_id": "c",
+        "tool": tool,
+        "arguments": {"q": "annual revenue 2025"},
+        "key": "k",
+        "status": "running",
+    }
+    return Call.model_validate(made | fields)
+
+
+def test_summaries_name_the_turn_and_what_is_asked() -> None:
+    """The timeline reads as the story: which turn, which model, which arguments."""
+    assert generate_summary(3, "claude-sonnet-5-5") == "turn 3 · claude-sonnet-5-5"
+    assert call_summary(1, {"q": "annual revenue 2025"}) == 'turn 1 · q="annual revenue 2025"'
+    assert call_summary(2, {}) == "turn 2"
+
+
+@given(st.dictionaries(TEXT, st.one_of(TEXT, st.integers(), st.lists(TEXT, max_size=5))))
+def test_summaries_are_short_and_on_one_line(arguments: dict[str, Any]) -> None:
+    """Temporal refuses long summaries, which would fail the workflow task: ours never are."""
+    summary = call_summary(7, arguments)
+    assert len(summary.encode()) <= SUMMARY_BYTES
+    assert not CONTROLS & set(summary)
+    assert "\n" not in summary
+
+
+def test_large_arguments_are_cut_by_what_is_shown_of_them() -> None:
+    """An argument of a megabyte is neither quoted whole nor hides the shorter ones before it."""
+    line = arguments_line({"id": 7, "body": "x" * 1_000_000}, 100)
+    assert line.startswith('id=7 body="xxx')
+    assert len(line) <= 100
+
+
+def test_the_card_says_what_the_run_waits_for_and_how_to_stop_it() -> None:
+    """An operator sees phase, turn, running calls, limits used, last turns, and what to type."""
+    state = state_of(
+        phase=Phase.EXECUTE,
+        turn=2,
+        calls=[call_of()],
+        lines=[Line(turn=1, text="I look it up")],
+        usage=Usage(input_tokens=1_200, output_tokens=34),
+    )
+    card = run_card(state, "finance-1")
+    assert "**EXECUTE**" in card
+    assert "waiting for results of search" in card
+    assert '`search q="annual revenue 2025"`' in card
+    assert "- turns: 2 of 50" in card
+    assert "- tokens: 1,234" in card
+    assert "- turn 1: I look it up" in card
+    assert "`starter.py stop finance-1 --reason ...`" in card
+
+
+def test_the_card_of_an_ended_run_names_the_outcome_and_no_way_to_stop_it() -> None:
+    """What can no longer be done is not offered."""
+    card = run_card(state_of(outcome="turn_limit", reason="8 of 8 turns used"))
+    assert "turn\\_limit" in card
+    assert "8 of 8 turns used" in card
+    assert "stop" not in card
+
+
+@given(TEXT, TEXT)
+def test_a_model_cannot_forge_markdown_in_the_card(said: str, argument: str) -> None:
+    """Headings, links, code and HTML of a model stay text in the one line they are shown in."""
+    hostile = f"# x\n[a](http://b) <script> ``` ![i](j) {said}"
+    honest = run_card(
+        state_of(phase=Phase.EXECUTE, calls=[call_of()], lines=[Line(turn=1, text="x")])
+    )
+    forged = run_card(
+        state_of(
+            phase=Phase.EXECUTE,
+            calls=[call_of(arguments={"q": f"` **x** {argument}"})],
+            lines=[Line(turn=1, text=hostile)],
+        )
+    )
+    assert forged.count("\n") == honest.count("\n")
+    line = next(n for n in forged.splitlines() if n.startswith("- turn 1:"))
+    assert "\\[a\\](http" in line
+    assert "\\<script\\>" in line
+    running = next(n for n in forged.splitlines() if n.startswith("- running:"))
+    assert running.count("`") == 2
+    assert not CONTROLS & set(forged)
+
+
+def test_the_card_is_bounded_whatever_the_run_holds() -> None:
+    """The card travels in each answer to a query."""
+    long = "😀" * 5_000
+    state = state_of(
+        phase=Phase.EXECUTE,
+        calls=[call_of(index=i, arguments={"q": long}) for i in range(32)],
+        lines=[Line(turn=i, text="*" * 5_000) for i in range(500)],
+        request=RunRequest(agent="finance", prompt=long),
+    )
+    assert len(run_card(state, "r" * 200).encode()) <= CARD_BYTES
+
+
+def test_what_is_waited_for_is_named_in_each_phase() -> None:
+    """A run that stands still says for what, in every phase."""
+    assert waiting_for(state_of()) == "a reply of claude-sonnet-5-5"
+    assert "run.load_agent" in waiting_for(state_of(spec=None))
+    two = [call_of(), call_of("calculator", index=1, status="done")]
+    assert waiting_for(state_of(phase=Phase.EXECUTE, calls=two)) == "results of search"
+    assert waiting_for(state_of(phase=Phase.RESUME)) == "a worker"
+    assert waiting_for(state_of(outcome="completed")) == ""
+
+
+def conversation() -> list[Entry]:
+    """A question, a reply with a call, its result."""
+    content = [
+        {"type": "thinking", "thinking": "where?", "signature": "s"},
+        {"type": "text", "text": "I look."},
+        {"type": "tool_use", "id": "c", "name": "search", "input": {"q": "x", "limit": 3}},
+        {"type": "novelty", "data": 1},
+    ]
+    reply = admit("reply", {"role": "assistant", "content": content}, dialect="anthropic-messages")
+    return [message("How much?\nExactly."), reply, result("c", "search", "none", error=True)]
+
+
+def test_the_transcript_shows_everything_said_in_order() -> None:
+    """Texts, thinking, calls with all arguments, errors and unknown blocks; nothing is cut."""
+    assert transcript_text(conversation()).splitlines() == [
+        "   1  message     How much?",
+        "                  Exactly.",
+        "   2  reply       (thinking) where?",
+        "                  I look.",
+        '                  -> search q="x" limit=3',
+        "                  (novelty)",
+        "   3  search      error: none",
+    ]
+    assert "x" * 100_000 in transcript_text([message("x" * 100_000)])
+
+
+@given(TEXT)
+def test_the_transcript_has_no_control_characters(said: str) -> None:
+    """Escape sequences of a tool or a model never reach the terminal."""
+    shown = transcript_text([message("\x1b[2J\x9b31m" + said), result("c", "\x1b]0;x\x07", said)])
+    assert not CONTROLS & set(shown)
+
+
+@given(TEXT)
+def test_text_cannot_leave_its_block_in_the_markdown_transcript(said: str) -> None:
+    """Each text stands in a fence that is longer than any row of backticks in it."""
+    shown = transcript_markdown([message("```\n# forged\n" + said)])
+    fence = shown.splitlines()[2].removesuffix("text")
+    assert len(fence) >= 4
+    assert shown.splitlines().count(fence) == 1
+
+
+def test_replies_that_make_no_sense_are_shown_all_the_same() -> None:
+    """The reader of a transcript never fails on a provider's odd value."""
+    for value in ({}, {"content": "x"}, {"content": [1, {"type": "tool_use", "input": []}]}):
+        assert transcript_text([admit("reply", value)])
+
+
+def test_a_result_is_told_in_two_lines() -> None:
+    """The outcome with its sums, and the reason where there is one."""
+    told = RunResult(outcome="turn_limit", reason="1 of 1\nturns", turns=1, calls=2, seconds=1.25)
+    assert result_lines(told) == [
+        "turn_limit · 1 turn · 2 tool calls · 0 tokens (0 out) · 1.2 s",
+        "reason: 1 of 1 turns",
+    ]
+
+
+def test_steps_align_and_are_coloured_only_where_asked() -> None:
+    """The same columns with and without colour; long texts wrap below their own beginning."""
+    plain = step_line("turn 1", "PARSE", "one two " * 40, colour=False, width=80)
+    assert plain.splitlines()[0].startswith("turn 1    PARSE     one two")
+    assert all(n[:20].isspace() and n[20] in "ot" for n in plain.splitlines()[1:])
+    assert len(plain.splitlines()) == 3
+    assert max(len(n) for n in plain.splitlines()) <= 80
+    coloured = step_line("", "PARSE", "x", colour=True, width=80)
+    assert "\x1b[35mPARSE   \x1b[0m  x" in coloured
