@@ -144,6 +144,7 @@ def test_record(tmp_path: Path) -> None:
     assert third.tokens == 10
     assert third.digest == first.digest != fourth.digest
     assert third.body is None
+    assert (fourth.turn, fourth.messages) == (0, 1)
     assert (fourth.status, fourth.rule, fourth.step) == (400, "max_tokens_minimum", None)
     assert abs(fourth.time - time.time()) < 60
 

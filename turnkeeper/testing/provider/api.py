@@ -19,7 +19,7 @@ from turnkeeper.testing.provider.cache import PromptCache, cache_key
 from turnkeeper.testing.provider.emitted import Memory
 from turnkeeper.testing.provider.http import HttpRequest
 from turnkeeper.testing.provider.journal import Journal, Record
-from turnkeeper.testing.provider.models import Models
+from turnkeeper.testing.provider.models import Model, Models
 from turnkeeper.testing.provider.replies import HttpReply, Json, MessageReply, Reply, dumps
 from turnkeeper.testing.provider.rules import BINDING_BETA, Request, violation
 from turnkeeper.testing.provider.script import Exchange, Script, answer
@@ -157,7 +157,7 @@ class Api:
             beta.strip() for beta in http.headers.get("anthropic-beta", "").split(",")
         )
         # A body without a model is refused by the first rule; any model will do to ask it.
-        request = Request(body, betas, model or next(iter(self._models)), self._memory, counting)
+        request = Request(body, betas, model or Model(""), self._memory, counting)
         try:
             broken = violation(request)
             if broken is not None:
@@ -172,11 +172,7 @@ class Api:
         repeat = self._count(str(record.digest))
         headers = {k: v for k, v in http.headers.items() if k not in _CREDENTIALS}
         exchange = Exchange(request.body, headers, repeat, record.arrival)
-        record.turn, record.repeat, record.prompt = (
-            exchange.turn,
-            repeat,
-            exchange.prompt[:_PROMPT_HEAD],
-        )
+        record.repeat, record.prompt = repeat, exchange.prompt[:_PROMPT_HEAD]
         reply = answer(self._script, exchange)
         record.step = reply.kind
         if isinstance(reply, MessageReply) and (reply.plain is None or exchange.stream):
@@ -273,7 +269,9 @@ def _describe(body: Json, record: Record) -> None:
     model, messages = body.get("model"), body.get("messages")
     record.model = model if isinstance(model, str) else None
     record.stream = body.get("stream") is True
-    record.messages = len(messages) if isinstance(messages, list) else None
+    if isinstance(messages, list):
+        roles = [message.get("role") for message in messages if isinstance(message, dict)]
+        record.messages, record.turn = len(messages), roles.count("assistant")
     record.metadata = body.get("metadata") if isinstance(body.get("metadata"), dict) else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -85,5 +85,5 @@ class Models:
             return self._limited(Model(id_))
         return self._models.get(id_)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Model]:
         return iter(self._models.values())

@@ -205,8 +205,8 @@ def call(
     **options: Unpack[Options],
 ) -> MessageReply:
     """A tool call. `input` is any JSON value (default `{}`, NaN allowed); `raw_input` is sent in
-    its place verbatim and need not be JSON. `id` defaults to `call_id(turn, index)`; `NO_ID`
-    leaves the field out."""
+    its place verbatim and need not be JSON; an empty one streams no arguments at all. `id` defaults
+    to `call_id(turn, index)`; `NO_ID` leaves the field out."""
     data: Json = {
         "type": "tool_use",
         "id": id,

@@ -100,7 +100,8 @@ class ScriptedProvider:
 
     @property
     def requests(self) -> list[Record]:
-        """Every request so far, in order of arrival; `Record` says what is known of each."""
+        """Every request so far, in order of arrival; `Record` says what is known of each. The end
+        of a reply is noted a moment after the client has read it."""
         return list(self._journal.records)
 
     @property
@@ -116,6 +117,7 @@ class ScriptedProvider:
         self._thread.start()
         self._listening.wait()
         if self._failure is not None:
+            self._journal.close()
             raise self._failure
         return self
 
