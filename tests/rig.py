@@ -28,6 +28,7 @@ from turnkeeper.client import AgentClient, AgentRunHandle
 from turnkeeper.contract import WORKFLOW
 from turnkeeper.history import Transcript
 from turnkeeper.spec import HistoryPolicy
+from turnkeeper.state import RunState
 from turnkeeper.testing import ScriptedProvider
 
 AGENT = "tester"
@@ -79,6 +80,26 @@ class Rig:
         """History events of the last execution of a run."""
         handle = self.client.get_workflow_handle(run_id or self.ids[-1])
         return [e async for e in handle.fetch_history_events()]
+
+    async def executions(self, run_id: str | None = None) -> list[list[Any]]:
+        """History events of each execution of a run, the first execution first."""
+        workflow_id = run_id or self.ids[-1]
+        execution = (await self.client.get_workflow_handle(workflow_id).describe()).run_id
+        found: list[list[Any]] = []
+        while execution:
+            handle = self.client.get_workflow_handle(workflow_id, run_id=execution)
+            found.insert(0, [e async for e in handle.fetch_history_events()])
+            started = found[0][0].workflow_execution_started_event_attributes
+            execution = started.continued_execution_run_id
+        return found
+
+    async def carried(self, run_id: str | None = None) -> list[tuple[int, RunState]]:
+        """What each continued execution of a run began with, and its size in bytes."""
+        found: list[tuple[int, RunState]] = []
+        for events in (await self.executions(run_id))[1:]:
+            payload = events[0].workflow_execution_started_event_attributes.input.payloads[0]
+            found.append((len(payload.data), RunState.model_validate_json(payload.data)))
+        return found
 
     async def task_failures(self) -> int:
         """Workflow tasks that failed in any run of this rig; every promise says none."""
