@@ -11,23 +11,29 @@ no longer there. The provider answers that with an error of kind `thinking`, whi
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final
 
 from activities.providers import ProviderError, ProviderReply
 from activities.providers.anthropic_request import DIALECT
 from activities.providers.anthropic_stream import MAX_BLOCKS
-from activities.providers.wire_json import RepeatedKeys, read_json
+from activities.providers.defects import (
+    BLOCK_DEPTH,
+    FIELD_DEPTH,
+    Defect,
+    defects_of,
+    json_size,
+    mend_unicode,
+    usable_arguments,
+)
+from activities.providers.wire_json import read_json
 from turnkeeper.contract import Usage
-from turnkeeper.entries import MAX_DEPTH, MAX_INT_DIGITS, Entry, admit
+from turnkeeper.entries import Entry, admit
 from turnkeeper.errors import AdmissionError
 from turnkeeper.spec import MAX_ARGUMENTS_BYTES, MAX_REPLY_ARGUMENTS_BYTES
-from turnkeeper.text import is_well_formed, one_line, utf8_size, well_formed
+from turnkeeper.text import is_well_formed, one_line, utf8_size
 
 MAX_REPLY_BYTES: Final = 900_000
 """A reply as JSON: less than an entry, since other fields travel with it."""
@@ -39,8 +45,6 @@ MAX_NOTES: Final = 20
 """Notes on what was mended."""
 MAX_TOKENS: Final = 10**9
 """A larger count of tokens is taken for this one."""
-FIELD_DEPTH: Final = MAX_DEPTH - 3
-"""Levels that a field of a block may have: it lies in a block, in a content, in an entry."""
 
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
@@ -49,30 +53,6 @@ _THINKING: Final = ("thinking", "redacted_thinking")
 # A mark of requests: five of them are refused, and the request's own would be one of them.
 _CACHE_MARK: Final = "cache_control"
 _UNICODE_NOTE: Final = "invalid Unicode replaced"
-
-
-class Defect(StrEnum):
-    """Why a value cannot be stored or sent as it is; each with the words for the model."""
-
-    NOT_JSON = "the arguments were not valid JSON. Send one JSON object that fits the schema."
-    NOT_OBJECT = "the arguments were not a JSON object. Send one that fits the tool's schema."
-    REPEATED = "an object in the arguments had the same key twice. Send each key once."
-    NUMBER = "the arguments held NaN, Infinity or a number out of range. Send finite numbers."
-    DIGITS = (
-        f"the arguments held an integer of over {MAX_INT_DIGITS} digits. "
-        "Send a smaller number, or a string."
-    )
-    DEPTH = f"the arguments were nested deeper than {FIELD_DEPTH} levels. Send them flatter."
-    SIZE = (
-        f"the arguments were longer than {MAX_ARGUMENTS_BYTES} bytes. "
-        "Send less, or divide it over several calls."
-    )
-    TOTAL = (
-        f"the arguments of all calls together were longer than {MAX_REPLY_ARGUMENTS_BYTES} bytes. "
-        "Send this call again in your next reply."
-    )
-    UNICODE = "the arguments held invalid Unicode (lone surrogates). Send them again as valid text."
-    NAME = "there is no tool of this name. Call a tool that you were given, by its exact name."
 
 
 @dataclass(frozen=True)
@@ -115,7 +95,7 @@ def admit_reply(reply: ProviderReply, *, turn: int, known_ids: Collection[str]) 
         entry = admit("reply", value, dialect=DIALECT)
     except AdmissionError as error:
         raise _unusable(one_line(error.why, 200)) from None
-    if _size(value) > MAX_REPLY_BYTES:
+    if json_size(value) > MAX_REPLY_BYTES:
         raise _unusable(f"it has over {MAX_REPLY_BYTES} bytes")
     return Admitted(
         entry=entry,
@@ -174,7 +154,7 @@ class _Mending:
         return None
 
     def _thinking(self, index: int, block: dict[str, Any]) -> dict[str, Any]:
-        if index in self._raw_inputs or _defects(block, MAX_DEPTH - 2):
+        if index in self._raw_inputs or defects_of(block, BLOCK_DEPTH):
             raise _unusable("a thinking block cannot be stored as it is")
         return block
 
@@ -196,10 +176,10 @@ class _Mending:
             if _CACHE_MARK in block:
                 block = {name: value for name, value in block.items() if name != _CACHE_MARK}
                 self._note(index, "a cache mark left out")
-            if not (defects := _defects(block, MAX_DEPTH - 2)):
+            if not (defects := defects_of(block, BLOCK_DEPTH)):
                 return block
             if defects == {Defect.UNICODE}:
-                block = _mend_unicode(block)
+                block = mend_unicode(block)
                 self._note(index, _UNICODE_NOTE)
                 return block
         except ValueError:
@@ -241,9 +221,9 @@ class _Mending:
         except ValueError:
             defect: Defect | None = Defect.NOT_JSON
         else:
-            given, defect = _usable(given)
+            given, defect = usable_arguments(given)
         if defect in (None, Defect.UNICODE):
-            size = _size(given)
+            size = json_size(given)
             if size <= MAX_ARGUMENTS_BYTES:
                 self._arguments_bytes += size
                 if self._arguments_bytes <= MAX_REPLY_ARGUMENTS_BYTES:
@@ -260,89 +240,18 @@ class _Mending:
             if name == _CACHE_MARK:
                 self._note(index, "a cache mark left out")
                 continue
-            defects = _defects({name: value}, FIELD_DEPTH + 1)
+            defects = defects_of({name: value}, FIELD_DEPTH + 1)
             if not defects:
                 kept[name] = value
                 continue
             try:
                 if defects != {Defect.UNICODE} or not is_well_formed(name):
                     raise ValueError(name)
-                kept[name] = _mend_unicode(value)
+                kept[name] = mend_unicode(value)
                 self._note(index, _UNICODE_NOTE)
             except ValueError:
                 self._note(index, "a field left out")
         return kept
-
-
-def _usable(arguments: Any) -> tuple[Any, Defect | None]:
-    """The arguments, with their Unicode mended, and what is wrong with them."""
-    if not isinstance(arguments, dict):
-        return arguments, Defect.NOT_OBJECT
-    defects = _defects(arguments, FIELD_DEPTH)
-    # Invalid Unicode comes last: it is the only one that can be mended.
-    defect = min(defects, key=list(Defect).index, default=None)
-    if defect is Defect.UNICODE:
-        try:
-            return _mend_unicode(arguments), defect
-        except ValueError:
-            return arguments, Defect.REPEATED
-    return arguments, defect
-
-
-def _defects(value: Any, depth: int) -> set[Defect]:
-    """All that keeps `value` from being stored. Iterative: its depth is anybody's choice."""
-    found: set[Defect] = set()
-    stack: list[tuple[Any, int]] = [(value, 0)]
-    while stack:
-        item, level = stack.pop()
-        if not isinstance(item, (dict, list)):
-            if (defect := _scalar_defect(item)) is not None:
-                found.add(defect)
-            continue
-        if level >= depth:
-            found.add(Defect.DEPTH)
-            continue
-        if isinstance(item, dict):
-            if isinstance(item, RepeatedKeys):
-                found.add(Defect.REPEATED)
-            if not all(map(is_well_formed, item)):
-                found.add(Defect.UNICODE)
-            item = item.values()
-        stack.extend((child, level + 1) for child in item)
-    return found
-
-
-def _scalar_defect(item: Any) -> Defect | None:
-    if isinstance(item, str):
-        return None if is_well_formed(item) else Defect.UNICODE
-    if isinstance(item, float):
-        return None if math.isfinite(item) else Defect.NUMBER
-    # As `check_json` counts: turning a huge integer into digits is itself slow, or refused.
-    if isinstance(item, int) and item.bit_length() > MAX_INT_DIGITS * 3.32:
-        return Defect.DIGITS
-    return None
-
-
-def _mend_unicode(value: Any) -> Any:
-    """`value`, of bounded depth, with each lone surrogate replaced by U+FFFD.
-
-    Raises:
-        ValueError: two keys of an object are the same then.
-    """
-    if isinstance(value, str):
-        return well_formed(value)
-    if isinstance(value, list):
-        return [_mend_unicode(child) for child in value]
-    if isinstance(value, dict):
-        mended = {well_formed(key): _mend_unicode(child) for key, child in value.items()}
-        if len(mended) != len(value):
-            raise ValueError("keys of an object are the same without their invalid Unicode")
-        return mended
-    return value
-
-
-def _size(value: Any) -> int:
-    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def _unusable(why: str) -> ProviderError:
@@ -361,13 +270,13 @@ def _short(value: Any) -> str | None:
 
 
 def _details(value: Any) -> dict[str, Any] | None:
-    if not isinstance(value, dict) or _defects(value, FIELD_DEPTH) - {Defect.UNICODE}:
+    if not isinstance(value, dict) or defects_of(value, FIELD_DEPTH) - {Defect.UNICODE}:
         return None
     try:
-        mended = _mend_unicode(value)
+        mended = mend_unicode(value)
     except ValueError:
         return None
-    return mended if _size(mended) <= MAX_DETAILS_BYTES else None
+    return mended if json_size(mended) <= MAX_DETAILS_BYTES else None
 
 
 def _usage(value: Any) -> Usage:

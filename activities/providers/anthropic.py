@@ -38,6 +38,8 @@ MAX_REPLY_BYTES: Final = 8_000_000
 CONNECT_SECONDS: Final = 10.0
 POOL_SECONDS: Final = 30.0
 """The longest wait for a free connection."""
+WHOLE_SECONDS: Final = 600.0
+"""The longest wait for a reply in one piece, of which nothing comes before it is complete."""
 _DRAIN_SECONDS: Final = 0.25
 
 
@@ -98,7 +100,7 @@ class AnthropicProvider:
                 cast_to=_response_class(),
                 # Of the HTTP body, in either case: its size is bounded here.
                 stream=True,
-                options={"headers": headers},
+                options={"headers": headers, "timeout": self._timeout(request)},
             )
             if not _is_stream(response, request):
                 return await self._read_whole(response, progress)
@@ -124,29 +126,35 @@ class AnthropicProvider:
             # The import takes over a second, in which the loop has other activities to serve.
             await asyncio.to_thread(importlib.import_module, "anthropic")
         if self._client is None:
-            self._client = self._open()
+            try:
+                self._client = self._open()
+            except Exception as error:  # noqa: BLE001 - bare ValueError for a proxy, among others
+                found = self._errors.of_exception(error)
+                raise ProviderError("stop", "invalid_configuration", found.message) from None
         return self._client
 
     def _open(self) -> AsyncAnthropic:
-        import httpx2
         from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 
-        timeout = httpx2.Timeout(
-            connect=CONNECT_SECONDS, read=self._silence, write=self._silence, pool=POOL_SECONDS
-        )
         # The SDK's client class has TCP keepalive, an explicit transport does without.
         own: dict[str, Any] = {} if self._transport is None else {"transport": self._transport}
         return AsyncAnthropic(
             api_key=self._api_key,
             base_url=self._base_url,
             max_retries=0,
-            timeout=timeout,
             http_client=DefaultAsyncHttpxClient(
-                timeout=timeout,
                 follow_redirects=False,
                 event_hooks={"response": [_bound_error_body]},
                 **own,
             ),
+        )
+
+    def _timeout(self, request: ModelRequest) -> httpx2.Timeout:
+        import httpx2
+
+        read = self._silence if request.stream else max(self._silence, WHOLE_SECONDS)
+        return httpx2.Timeout(
+            connect=CONNECT_SECONDS, read=read, write=self._silence, pool=POOL_SECONDS
         )
 
     async def _read_stream(

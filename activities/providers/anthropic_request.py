@@ -6,6 +6,7 @@ byte for byte: the prompt cache and the signatures of thinking blocks depend on 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
 """The beta in which a request may say what happens to thinking of another conversation."""
 OWN_FIELDS: Final = frozenset({"max_tokens", "messages", "model", "stream", "system", "tools"})
 """Fields that come from the spec and the loop; options must not set them."""
+
+_BETA = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 def build_request(request: ModelRequest) -> dict[str, Any]:
@@ -60,12 +63,16 @@ def request_betas(request: ModelRequest) -> tuple[str, ...]:
     """The values of the `anthropic-beta` header, in order and once each.
 
     Raises:
-        ProviderError: `stop`, if the option `betas` is not a list of strings.
+        ProviderError: `stop`, if the option `betas` is not a list of such values.
     """
     betas = request.spec.model.options.get("betas") or []
-    if not isinstance(betas, (list, tuple)) or not all(isinstance(b, str) for b in betas):
-        raise ProviderError("stop", "invalid_options", "the option 'betas' is a list of strings")
+    if not isinstance(betas, (list, tuple)) or not all(map(_is_beta, betas)):
+        raise ProviderError("stop", "invalid_options", "the option 'betas' is no list of betas")
     return tuple(dict.fromkeys([*betas, *([BINDING_BETA] if request.drop_thinking else [])]))
+
+
+def _is_beta(value: Any) -> bool:
+    return isinstance(value, str) and _BETA.fullmatch(value) is not None
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:

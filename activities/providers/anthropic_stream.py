@@ -123,14 +123,15 @@ class ReplyAssembly:
         try:
             event = read_json(data)
         except ValueError:
-            if name not in self._handlers:
-                return
-            raise unusable_stream("unreadable_stream", f"event {name!r} is not JSON") from None
-        if isinstance(event, dict):
-            type_ = event.get("type")
-            handler = self._handlers.get(type_ if isinstance(type_, str) else name)
-            if handler is not None:
-                handler(event)
+            event = None
+        if not isinstance(event, dict):
+            if name in self._handlers:
+                raise unusable_stream("unreadable_stream", f"event {name!r} is no JSON object")
+            return
+        type_ = event.get("type")
+        handler = self._handlers.get(type_ if isinstance(type_, str) else name)
+        if handler is not None:
+            handler(event)
 
     def reply(self, request_id: str | None) -> ProviderReply:
         """The complete reply.

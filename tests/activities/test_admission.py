@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 
 from activities.providers import ModelRequest, Progress, ProviderError, ProviderReply
 from activities.providers.admission import (
-    FIELD_DEPTH,
     MAX_NOTES,
     MAX_REPLY_BYTES,
     MAX_TEXT_BYTES,
     MAX_TOKENS,
     Admitted,
-    Defect,
     admit_reply,
 )
 from activities.providers.anthropic import AnthropicProvider
 from activities.providers.anthropic_stream import MAX_BLOCKS
+from activities.providers.defects import FIELD_DEPTH, Defect
 from activities.providers.wire_json import read_json
 from turnkeeper.contract import Usage
 from turnkeeper.entries import admit, message, result, verify

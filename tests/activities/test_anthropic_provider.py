@@ -255,6 +255,13 @@ def test_options_are_sent_as_they_are() -> None:
     assert request_betas(request) == ("one", "two")
 
 
+@pytest.mark.parametrize("betas", ["one", ["a\nb"], ["é"], [1], {"a": 1}])
+def test_betas_are_fit_for_a_header(betas: Any) -> None:
+    """The HTTP library would refuse them, and each attempt again."""
+    with pytest.raises(ProviderError, match="betas"):
+        request_betas(asked(agent=spec(betas=betas)))
+
+
 @pytest.mark.parametrize(
     "name", ["model", "messages", "max_tokens", "system", "tools", "stream", "betas"]
 )
@@ -501,6 +508,11 @@ async def test_many_requests_at_once_share_the_client() -> None:
             True,
         ),
         (insert_event(text("Done."), "ping", b"\xff\xfe", after=3), "unreadable_stream", True),
+        (
+            insert_event(text("Done."), "content_block_delta", b"5", after=3),
+            "unreadable_stream",
+            True,
+        ),
         (garbage(b"", content_type="text/event-stream"), "incomplete_stream", False),
         (garbage(b"<html>hi</html>", content_type="text/html"), "unreadable_reply", False),
         (garbage(b"[1]"), "unreadable_reply", False),
@@ -527,6 +539,12 @@ async def test_silence_ends_a_request() -> None:
         with pytest.raises(ProviderError) as caught:
             await client.generate(asked(), Progress())
     assert (caught.value.kind, caught.value.code) == ("retry", "read_timeout")
+
+
+async def test_a_whole_reply_may_be_silent_for_longer() -> None:
+    """Nothing comes of it before the model is done."""
+    async with playing(text("Done.", delay=0.5), silence=0.1) as (client, _):
+        await client.generate(asked(stream=False), Progress())
 
 
 async def test_pings_are_not_silence() -> None:
@@ -829,13 +847,26 @@ async def test_what_the_sdk_wrapped_is_told() -> None:
     assert str(found) == "connection_error: RemoteProtocolError: peer closed"
 
 
-async def test_a_wrong_address_is_no_reason_to_wait() -> None:
-    """A scheme that is none is the operator's mistake."""
-    client = AnthropicProvider(api_key=KEY, base_url="ftp://x.invalid")
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [("ftp://x.invalid", "invalid_base_url"), ("http://x:port", "invalid_configuration")],
+)
+async def test_a_wrong_address_is_no_reason_to_wait(url: str, code: str) -> None:
+    """It is the operator's mistake."""
+    client = AnthropicProvider(api_key=KEY, base_url=url)
     with pytest.raises(ProviderError) as caught:
         await client.generate(asked(), Progress())
-    assert (caught.value.kind, caught.value.code) == ("stop", "invalid_base_url")
+    assert (caught.value.kind, caught.value.code) == ("stop", code)
     await client.close()
+
+
+async def test_a_wrong_proxy_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment's proxies are used, and may be nonsense."""
+    monkeypatch.setenv("HTTP_PROXY", "nonsense://x.invalid")
+    client = AnthropicProvider(api_key=KEY, base_url="http://x.invalid")
+    with pytest.raises(ProviderError) as caught:
+        await client.generate(asked(), Progress())
+    assert (caught.value.kind, caught.value.code) == ("stop", "invalid_configuration")
 
 
 @pytest.mark.parametrize("key", [None, "", "  ", "schlüssel-0123456789", "a\nb"])
