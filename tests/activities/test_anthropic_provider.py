@@ -1163,7 +1163,8 @@ def test_json_too_deep_to_read_is_read_to_a_depth() -> None:
     levels, inner = 1, value["a"]
     while isinstance(inner, list):
         levels, inner = levels + 1, inner[1] if inner else None
-    assert levels == KEPT_DEPTH
+    # Later versions of Python may read all of it.
+    assert levels >= KEPT_DEPTH
 
 
 def test_repeated_keys_stay_visible() -> None:
