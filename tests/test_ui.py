@@ -1,0 +1,85 @@
+"""What an operator sees in Temporal's UI, looked at with a real browser.
+
+With TURNKEEPER_SCREENSHOTS=docs/images the pictures of the README are made anew.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from examples.finance.agent import agent
+from examples.finance.script import script
+from tests import archive
+from tests.conftest import replay_cold
+from tests.rig import open_rig
+from turnkeeper.client import AgentClient
+from turnkeeper.testing.embedded import EmbeddedServer
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+_FLAGS = [
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+pytestmark = [
+    pytest.mark.ui,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH to look at the UI with"),
+]
+
+
+@asynccontextmanager
+async def browser() -> AsyncIterator[Page]:
+    """A page in a headless Chromium that is already installed."""
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as play:
+        chromium = await play.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
+        page = await chromium.new_page(viewport={"width": 1400, "height": 1020})
+        yield page
+        await chromium.close()
+
+
+async def test_the_ui_tells_the_story_of_a_run(tmp_path: Path) -> None:
+    """The timeline shows tool names with turn and arguments; the run card shows limits and turns."""
+    import anthropic  # noqa: F401  as a worker has it: loaded before the first generation
+
+    pictures = Path(os.environ.get("TURNKEEPER_SCREENSHOTS") or tmp_path)
+    with EmbeddedServer.start(tmp_path / "server", ui=True) as server:
+        client = (await AgentClient.connect(server.address)).client
+        async with open_rig(client, tmp_path, script, agents=[agent]) as r, browser() as page:
+            question = "What is 7% of last year's revenue?"
+            handle = await r.start(question, agent="finance", id="finance-demo")
+            assert (await handle.result(timeout=30)).answer == "About $28.84M."
+            described = await client.get_workflow_handle(handle.id).describe()
+            run = f"{server.ui_url}/namespaces/default/workflows/{handle.id}/{described.run_id}"
+
+            await page.goto(f"{run}/timeline", wait_until="networkidle")
+            # The timeline is drawn on SVG text nodes, one per activity.
+            await page.get_by_text('turn 1 · q="annual revenue 2025"').first.wait_for()
+            await page.get_by_text("turn 3 · claude-sonnet-5-5").first.wait_for()
+            await page.get_by_text("time limit").first.wait_for()
+            await page.screenshot(path=pictures / "timeline.png")
+
+            await page.goto(f"{run}/user-metadata", wait_until="networkidle")
+            # The UI renders markdown in frames of its own: the summary's, then the card's.
+            card = page.frame_locator("iframe").last
+            await card.get_by_text("Limits used").wait_for()
+            assert await card.get_by_text("turns: 3 of 8").is_visible()
+            assert await card.get_by_text("turn 3: answer About $28.84M.").is_visible()
+            await page.screenshot(path=pictures / "run-card.png")
+        assert await archive.export(client, tmp_path / "histories")
+        assert not replay_cold(tmp_path / "histories")["failures"]
