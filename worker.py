@@ -196,6 +196,7 @@ def _check_house() -> None:
 
 def _providers(registry: Registry) -> dict[str, Provider]:
     from activities.providers.anthropic import AnthropicProvider
+    from activities.redact import Redactor
 
     wanted = {a.spec().model.provider: a.name for a in registry.agents.values()}
     for name, agent in wanted.items():
@@ -206,7 +207,9 @@ def _providers(registry: Registry) -> dict[str, Provider]:
         raise ValueError("ANTHROPIC_API_KEY is not set: agents could not reach their model")
     return {
         "anthropic": AnthropicProvider(
-            api_key=key, base_url=os.environ.get("ANTHROPIC_BASE_URL") or None
+            api_key=key,
+            base_url=os.environ.get("ANTHROPIC_BASE_URL") or None,
+            redactor=Redactor.from_environment(),
         )
     }
 

@@ -54,7 +54,7 @@ async def browser() -> AsyncIterator[Page]:
 
 
 async def test_the_ui_tells_the_story_of_a_run(tmp_path: Path) -> None:
-    """The timeline shows tool names with turn and arguments; the run card shows limits and turns."""
+    """The timeline shows tools with turn and arguments; the run card shows limits and turns."""
     import anthropic  # noqa: F401  as a worker has it: loaded before the first generation
 
     pictures = Path(os.environ.get("TURNKEEPER_SCREENSHOTS") or tmp_path)

@@ -58,6 +58,9 @@ def needs_other_thinking(error: ActivityError) -> bool:
 def end_of(error: ActivityError, otherwise: str) -> End:
     """The outcome that a failed built-in activity brings; `otherwise` when retries ran out."""
     cause = error.cause
+    if isinstance(cause, ApplicationError) and cause.type == THINKING:
+        # Letting thinking blocks go was tried before.
+        return End("model_rejected", cause.message)
     if isinstance(cause, ApplicationError):
         return End(cause.type if cause.type in _ENDS else otherwise, cause.message)
     return End(otherwise, _why(cause))
