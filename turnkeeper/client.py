@@ -32,6 +32,7 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import SearchAttributeKey, WorkflowIDReusePolicy
 from temporalio.envconfig import ClientConfig
@@ -304,7 +305,10 @@ class AgentClient:
                 return "stopping"
         except WorkflowUpdateFailedError as error:
             return await self._stop_refused(id, error)
-        except (TimeoutError, RPCError):
+        except (TimeoutError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
+            # The SDK turns a cancellation of this task into that last error, too.
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise asyncio.CancelledError from None
             return await self._signal_stop(handle, body)
 
     async def list_runs(self, query: str = "", *, limit: int = 100) -> AsyncIterator[RunSummary]:

@@ -1,0 +1,391 @@
+"""AgentClient: against a real server, with and without a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from temporalio import workflow
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+import worker
+from activities.providers.anthropic import AnthropicProvider
+from activities.registry import Registry
+from tests.rig import Rig, RigFactory, until
+from turnkeeper import Agent, ToolFailed, errors, tool
+from turnkeeper.artifacts import FolderStore
+from turnkeeper.client import AgentClient
+from turnkeeper.follow import Step, follow
+from turnkeeper.spec import HistoryPolicy
+from turnkeeper.testing import ScriptedProvider, call, text
+from turnkeeper.testing.embedded import EmbeddedServer
+
+
+@tool(effect="read")
+async def wait_for(seconds: float) -> str:
+    """Wait."""
+    await asyncio.sleep(seconds)
+    return f"waited {seconds}"
+
+
+@tool(effect="read")
+def fail() -> str:
+    """Fail."""
+    raise ToolFailed("no")
+
+
+@pytest.fixture
+def unserved(client: Client, tmp_path: Path) -> AgentClient:
+    """A client whose task queue has no worker."""
+    store = FolderStore(tmp_path)
+    return AgentClient(client, task_queue=f"unserved-{uuid.uuid4()}", store=store)
+
+
+@pytest.fixture(scope="module")
+async def other(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
+    """A server for workflows that are not ours: those of the session's are all replayed as ours."""
+    with EmbeddedServer.start(tmp_path_factory.mktemp("other"), port=0) as running:
+        yield (await AgentClient.connect(running.address)).client
+
+
+@pytest.fixture
+async def ended(client: Client, unserved: AgentClient) -> AsyncIterator[list[str]]:
+    """Ids of runs to terminate after the test, so that none stays open."""
+    ids: list[str] = []
+    yield ids
+    for run in ids:
+        await client.get_workflow_handle(run).terminate(reason="the test is over")
+
+
+# --- start --------------------------------------------------------------------------------------
+
+
+async def test_a_start_returns_a_handle_with_a_short_readable_id(rig: RigFactory) -> None:
+    """Without an id of the caller's the run is named after its agent."""
+    async with rig([text("Hello.")]) as r:
+        run = await r.start("Hi")
+        assert run.id.startswith("tester-")
+        assert len(run.id) < 20
+        assert not run.existed
+        assert (await run.result()).answer == "Hello."
+
+
+async def test_a_repeated_start_gives_the_run_that_exists(rig: RigFactory) -> None:
+    """The same id never runs an agent twice, neither while it runs nor after it ended."""
+    async with rig([call("wait_for", {"seconds": 0.5}), text("Once.")], tools=[wait_for]) as r:
+        name = f"twice-{uuid.uuid4()}"
+        first = await r.start(id=name)
+        during = await r.start(id=name)
+        assert (await first.result()).answer == "Once."
+        after = await r.start(id=name)
+        assert [h.existed for h in (first, during, after)] == [False, True, True]
+        assert (await after.result()).answer == (await during.result()).answer == "Once."
+        assert len(r.provider.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("request_", "named"),
+    [
+        ({"agent": ""}, "agent"),
+        ({"prompt": "  \n"}, "prompt"),
+        ({"prompt": "x\ud800"}, "surrogate"),
+        ({"id": "with space"}, "id"),
+        ({"id": "x" * 201}, "id"),
+        ({"id": "-option"}, "id"),
+        ({"id": ""}, "id"),
+        ({"limits": {"turns": 0}}, "turns"),
+        ({"limits": {"cost_usd": 1}}, "cost_usd is not supported yet"),
+        ({"limits": {"tunrs": 3}}, "tunrs"),
+        ({"metadata": {"tenant": "x" * 513}}, "metadata"),
+        ({"metadata": {"tenant": 7}}, "metadata.tenant"),
+        ({"request_key": ""}, "request_key"),
+    ],
+)
+async def test_a_malformed_start_is_refused_before_anything_runs(
+    unserved: AgentClient, request_: dict[str, object], named: str
+) -> None:
+    """The caller reads which field is wrong; no workflow is started."""
+    asked = {"agent": "tester", "prompt": "question"} | request_
+    agent, prompt = str(asked.pop("agent")), str(asked.pop("prompt"))
+    with pytest.raises(errors.InvalidRequest, match=named) as raised:
+        await unserved.start(agent, prompt, **asked)  # type: ignore[arg-type]
+    assert raised.value.outcome == "invalid_request"
+
+
+async def test_an_id_of_another_workflow_is_not_taken_for_a_run(other: Client) -> None:
+    """A foreign workflow under the id is named as such, not returned as if it were ours."""
+    await other.start_workflow("Other", id="other", task_queue="nobody")
+    agents = AgentClient(other)
+    with pytest.raises(errors.InvalidRequest, match="workflow of type Other"):
+        await agents.start("tester", "question", id="other")
+    with pytest.raises(errors.InvalidRequest, match="workflow of type Other"):
+        await agents.status("other")
+
+
+# --- result -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "error", "outcome"),
+    [
+        ([call("fail", {})] * 3, {"consecutive_errors": 2}, errors.LimitReached, "error_limit"),
+        ([call("fail", {})], {"turns": 1}, errors.LimitReached, "turn_limit"),
+        ([text("No.", stop_reason="refusal")], {}, errors.AnswerRefused, "refused"),
+    ],
+)
+async def test_every_end_but_completed_is_a_typed_error(
+    rig: RigFactory,
+    script: list[object],
+    limits: dict[str, int],
+    error: type[errors.RunError],
+    outcome: str,
+) -> None:
+    """The error carries outcome and result; `check=False` returns the same result instead."""
+    async with rig(script, tools=[fail]) as r:
+        run = await r.start(limits=limits)
+        with pytest.raises(error) as raised:
+            await run.result()
+        assert raised.value.outcome == outcome
+        assert raised.value.result == await run.result(check=False)
+        assert run.id in str(raised.value)
+
+
+async def test_an_unknown_agent_is_the_callers_error(rig: RigFactory) -> None:
+    """A failed workflow brings its RunResult back out of the failure's details."""
+    async with rig([text("x")]) as r:
+        run = await r.start(agent="nobody")
+        with pytest.raises(errors.UnknownAgent, match="nobody") as raised:
+            await run.result()
+        assert raised.value.result is not None
+        assert raised.value.result.agent == "nobody"
+
+
+async def test_a_terminated_run_is_told_as_terminated(
+    client: Client, unserved: AgentClient
+) -> None:
+    """An end in which no worker had a word has a name and its reason, too."""
+    run = await unserved.start("tester", "question")
+    await client.get_workflow_handle(run.id).terminate(reason="by hand")
+    with pytest.raises(errors.RunFailed, match="by hand") as raised:
+        await run.result()
+    assert raised.value.outcome == "terminated"
+
+
+async def test_a_cancelled_run_is_told_as_cancelled(rig: RigFactory) -> None:
+    """Cancelling through Temporal ends in RunCancelled."""
+    async with rig([call("wait_for", {"seconds": 30})], tools=[wait_for]) as r:
+        run = await r.start()
+        await until(lambda: len(r.provider.requests) == 1)
+        await r.client.get_workflow_handle(run.id).cancel(reason="enough")
+        with pytest.raises(errors.RunCancelled):
+            await run.result(timeout=20)
+
+
+async def test_waiting_for_a_result_is_bounded(unserved: AgentClient, ended: list[str]) -> None:
+    """After `timeout` seconds the caller gets TimeoutError, and the run goes on."""
+    run = await unserved.start("tester", "question")
+    ended.append(run.id)
+    with pytest.raises(TimeoutError):
+        await run.result(timeout=0.3)
+
+
+async def test_a_run_that_does_not_exist_is_a_lookup_error(unserved: AgentClient) -> None:
+    """Every call names the run that is missing."""
+    for asked in (unserved.result, unserved.status, unserved.transcript, unserved.stop):
+        with pytest.raises(LookupError, match="no run nowhere"):
+            await asked("nowhere")
+
+
+# --- status, transcript, stop, list --------------------------------------------------------------
+
+
+async def test_the_status_comes_from_the_run_itself(rig: RigFactory) -> None:
+    """Phase, turn, calls and limits of a run that waits for a tool."""
+    async with rig([call("wait_for", {"seconds": 2}), text("Done.")], tools=[wait_for]) as r:
+        run = await r.start(limits={"turns": 9})
+        status = await until(lambda: _in_phase(r, run.id, "EXECUTE"))
+        assert (status.turn, status.waiting_for) == (1, "results of wait_for")
+        assert [(c.tool, c.status) for c in status.calls] == [("wait_for", "running")]
+        assert status.limits.turns == 9
+        await run.result()
+        status = await run.status()
+        assert (status.phase, status.outcome, status.turn) == ("ended", "completed", 2)
+
+
+async def test_status_and_transcript_need_no_worker(rig: RigFactory) -> None:
+    """What the server knows is told within the bound when the worker is gone."""
+    async with rig([call("wait_for", {"seconds": 60})], tools=[wait_for]) as r:
+        run = await r.start("Wait!")
+        await until(lambda: _in_phase(r, run.id, "EXECUTE"))
+        agents = r.agents
+    status = await agents.status(run.id, timeout=0.5)
+    assert (status.agent, status.turn) == ("tester", 1)
+    assert status.waiting_for == "a worker: none answers"
+    assert [c.tool for c in status.calls] == ["wait_for"]
+    transcript = await agents.transcript(run.id)
+    assert [e.kind for e in transcript.entries] == ["message", "reply"]
+    await agents.client.get_workflow_handle(run.id).terminate()
+
+
+async def test_stop_ends_a_run_by_name(rig: RigFactory) -> None:
+    """The reason and who gave it are in the result; a run that is over says so."""
+    async with rig([call("wait_for", {"seconds": 60})], tools=[wait_for]) as r:
+        run = await r.start()
+        await until(lambda: _in_phase(r, run.id, "EXECUTE"))
+        assert await run.stop("too slow", "ada") == "stopping"
+        with pytest.raises(errors.RunStopped) as raised:
+            await run.result(timeout=20)
+        assert raised.value.result is not None
+        assert raised.value.result.reason == "stopped by ada: too slow"
+        assert await run.stop() == "ended"
+
+
+async def test_stop_waits_in_the_server_while_no_worker_is_up(
+    client: Client, unserved: AgentClient, tmp_path: Path
+) -> None:
+    """The request is delivered to the next worker, and the caller is told."""
+    run = await unserved.start("tester", "question")
+    assert await unserved.stop(run.id, "changed my mind", timeout=0.3) == "queued"
+    agent = Agent(name="tester", model="claude-sonnet-5-5", instructions="You are a test.")
+    async with ScriptedProvider([text("never said")], fsync=False) as provider:
+        model = AnthropicProvider(api_key="test-key-0123456789", base_url=provider.url)
+        async with worker.build_worker(
+            client,
+            Registry([agent]),
+            {"anthropic": model},
+            FolderStore(tmp_path),
+            worker.Settings(task_queue=unserved.task_queue, grace_seconds=1),
+        ):
+            result = await run.result(check=False, timeout=30)
+        assert result.outcome == "stopped"
+        assert not provider.requests
+
+
+async def test_stop_refuses_a_reason_that_is_too_long(unserved: AgentClient) -> None:
+    """Checked here, before the run is asked."""
+    with pytest.raises(errors.InvalidRequest, match="reason"):
+        await unserved.stop("any", "x" * 2_001)
+
+
+async def test_runs_are_listed_with_how_they_ended(rig: RigFactory) -> None:
+    """Agent, status, outcome, turns and tokens of open and closed runs, by any query."""
+    async with rig([text("Hello."), call("wait_for", {"seconds": 60})], tools=[wait_for]) as r:
+        closed = await r.start()
+        await closed.result()
+        running = await r.start()
+        await until(lambda: len(r.provider.requests) == 2)
+        query = f"TaskQueue = '{r.task_queue}'"
+
+        async def listed() -> bool:
+            return len([x async for x in r.agents.list_runs(query)]) == 2
+
+        await until(listed)
+        found = {x.id: x async for x in r.agents.list_runs(query)}
+        assert found[closed.id].agent == found[running.id].agent == "tester"
+        assert (found[closed.id].status, found[closed.id].outcome) == ("completed", "completed")
+        assert found[closed.id].turns == 1
+        assert (found[closed.id].tokens or 0) > 0
+        assert (found[running.id].status, found[running.id].outcome) == ("running", None)
+        with pytest.raises(ValueError, match="query"):
+            [x async for x in r.agents.list_runs("nonsense = 'x'")]
+        await running.stop()
+        await running.result(check=False)
+
+
+# --- steps --------------------------------------------------------------------------------------
+
+
+async def test_the_steps_of_a_run_are_its_four_phases(rig: RigFactory) -> None:
+    """Read while it runs and once more when it is over: the same steps, each exactly once."""
+    script = [call("wait_for", {"seconds": 0.2}), text("Done.")]
+    async with rig(script, tools=[wait_for]) as r:
+        run = await r.start()
+        live = [step async for step in follow(r.client, run.id)]
+        later = [step async for step in follow(r.client, run.id)]
+        assert live == later
+        assert [(s.turn, s.phase) for s in _distinct(live)] == [
+            (0, "START"),
+            *((1, p) for p in ("GENERATE", "PARSE", "EXECUTE", "RESUME")),
+            *((2, p) for p in ("GENERATE", "PARSE", "EXECUTE", "RESUME")),
+            (0, "END"),
+        ]
+        assert "wait_for seconds=0.2" in [s.text for s in live]
+        assert "-> waited 0.2" in [s.text for s in live]
+        assert live[-1].text == "completed"
+
+
+async def test_the_steps_go_on_over_continue_as_new(rig: RigFactory) -> None:
+    """A run that began a new history is followed to its end, and its transcript is whole."""
+    script = [call("wait_for", {"seconds": 0})] * 12 + [text("Done.")]
+    async with rig(script, tools=[wait_for], history=HistoryPolicy(events=50)) as r:
+        run = await r.start(limits={"repetition": 100})
+        steps = [step async for step in follow(r.client, run.id)]
+        assert steps[-1].text == "completed"
+        assert [s.turn for s in _distinct(steps) if s.phase == "PARSE"] == list(range(1, 14))
+        assert any("sealed" in s.text for s in steps)
+        assert len((await run.transcript()).entries) == 1 + 2 * 12 + 1
+
+
+# --- without a server, inside a workflow --------------------------------------------------------
+
+
+async def test_b92_nothing_runs_without_a_server() -> None:
+    """B92: no way to run an agent is not durable. Without a server the call raises, at once."""
+    with pytest.raises(ConnectionError, match=r"no Temporal server at 127\.0\.0\.1:1 "):
+        await AgentClient.connect("127.0.0.1:1", timeout=2)
+    agent = Agent(name="x", model="m", instructions="i")
+    offers = {name for name in dir(agent) if not name.startswith("_")}
+    assert offers == {"name", "spec", "tools"}
+    assert not callable(agent)
+
+
+async def test_b93_a_call_inside_a_workflow_fails_it_at_once(other: Client) -> None:
+    """B93: AgentClient in workflow code ends that workflow with a sentence, and hangs nobody."""
+    runner = UnsandboxedWorkflowRunner()
+    async with Worker(other, task_queue="misuse", workflows=[Misuse], workflow_runner=runner):
+        for method in ("connect", "construct"):
+            with pytest.raises(WorkflowFailureError) as raised:
+                await other.execute_workflow(
+                    Misuse.run,
+                    method,
+                    id=f"misuse-{method}",
+                    task_queue="misuse",
+                    run_timeout=timedelta(seconds=5),
+                )
+            cause = raised.value.cause
+            assert isinstance(cause, ApplicationError)
+            assert cause.non_retryable
+            assert "cannot be used inside a workflow" in cause.message
+
+
+@workflow.defn
+class Misuse:
+    """A workflow that takes AgentClient for something else."""
+
+    @workflow.run
+    async def run(self, method: str) -> None:
+        """Call it the given way."""
+        if method == "connect":
+            await AgentClient.connect()
+        else:
+            AgentClient(None)  # type: ignore[arg-type]
+
+
+async def _in_phase(rig: Rig, run_id: str, phase: str) -> object:
+    status = await rig.agents.status(run_id)
+    return status if status.phase == phase else None
+
+
+def _distinct(steps: list[Step]) -> Iterator[Step]:
+    """The steps without those of the same turn and phase as the one before."""
+    before = None
+    for step in steps:
+        if (step.turn, step.phase) != before:
+            yield step
+        before = (step.turn, step.phase)
