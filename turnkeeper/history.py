@@ -37,6 +37,7 @@ from turnkeeper.entries import Entry, Position, verify
 from turnkeeper.errors import StateLost
 from turnkeeper.spec import AgentSpec
 from turnkeeper.state import RunState
+from turnkeeper.text import one_line
 from turnkeeper.view import View
 
 # The server's reverse pages count batches of about two events, and most misses are one turn back:
@@ -160,9 +161,7 @@ class HistoryReader:
                 started = event.workflow_execution_started_event_attributes
                 found.state = await self._continued(event)
                 if found.state is None and started.input.payloads:
-                    found.start = _plain(
-                        await self._client.data_converter.decode(started.input.payloads)
-                    )
+                    found.start = await self._start(started.input.payloads)
             await graph.take(event)
         last = graph.newest or (found.state.base if found.state else Position())
         back = _Walk(last)
@@ -182,6 +181,13 @@ class HistoryReader:
             if t.scheduled > graph.newest_event and t.input.call_id not in answered
         ]
         return found
+
+    async def _start(self, payloads: Sequence[Payload]) -> Any:
+        """What the caller sent, as plain data where it is such."""
+        try:
+            return _plain(await self._client.data_converter.decode(payloads))
+        except Exception:  # noqa: BLE001 - anything may have been sent, and was refused
+            return _plain(one_line(p.data.decode(errors="replace"), 1_000) for p in payloads)
 
     async def _sealed(self, sealed: Sealed | None, known: View | None) -> View:
         """The view that the sealed segments hold, newest first back to what `known` holds."""
@@ -225,16 +231,23 @@ class HistoryReader:
                 return
 
     async def _oldest_first(self) -> AsyncIterator[HistoryEvent]:
-        reply = await self._client.workflow_service.get_workflow_execution_history(
-            GetWorkflowExecutionHistoryRequest(
-                namespace=self._client.namespace,
-                execution=WorkflowExecution(workflow_id=self._id, run_id=self._run_id),
-                maximum_page_size=20,
-            ),
-            retry=True,
-        )
-        for event in reply.history.events:
-            yield event
+        # To the end, if need be: a burst of messages may stand before the first activity's result.
+        token, page = b"", 0
+        while True:
+            reply = await self._client.workflow_service.get_workflow_execution_history(
+                GetWorkflowExecutionHistoryRequest(
+                    namespace=self._client.namespace,
+                    execution=WorkflowExecution(workflow_id=self._id, run_id=self._run_id),
+                    maximum_page_size=_PAGES[min(page, len(_PAGES) - 1)],
+                    next_page_token=token,
+                ),
+                retry=True,
+            )
+            for event in reply.history.events:
+                yield event
+            token, page = reply.next_page_token, page + 1
+            if not token:
+                return
 
     async def _latest_run(self) -> str:
         described = await self._client.get_workflow_handle(self._id).describe()

@@ -57,11 +57,16 @@ def open_state(args: Sequence[RawValue]) -> RunState:
     if info.continued_run_id:
         return RunState.model_validate_json(args[0].payload.data)
     request = _request(args)
+    try:
+        prompt = message(request.prompt)
+    except AdmissionError as error:
+        # Within its bound of characters it may still be too large as JSON, by its escapes.
+        raise Refused(f"prompt: {error.why}") from None
     return RunState(
         request=request.model_copy(update={"prompt": one_line(request.prompt, 200)}),
         key_base=key_base(info.workflow_id, request.request_key or info.first_execution_run_id),
         started=workflow.now().timestamp(),
-        pending=[message(request.prompt)],
+        pending=[prompt],
     )
 
 
