@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.client import Client, WorkflowHandle
 
 import worker
@@ -102,14 +102,26 @@ class Rig:
         return found
 
     async def task_failures(self) -> int:
-        """Workflow tasks that failed in any run of this rig; every promise says none."""
-        failed = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+        """Workflow tasks that failed in any run of this rig; every promise says none.
+
+        Those count that a worker failed, or that the server refused: not those that the server
+        itself began anew because messages came in meanwhile.
+        """
         found = 0
         for workflow_id in self.ids:
             async for run in self.client.list_workflows(f'WorkflowId = "{workflow_id}"'):
                 handle = self.client.get_workflow_handle(workflow_id, run_id=run.run_id)
-                found += sum([e.event_type == failed async for e in handle.fetch_history_events()])
+                found += sum([_has_failed(e) async for e in handle.fetch_history_events()])
         return found
+
+
+def _has_failed(event: Any) -> bool:
+    if event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+        return False
+    return event.workflow_task_failed_event_attributes.cause not in (
+        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
+        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
+    )
 
 
 RigFactory = Callable[..., contextlib.AbstractAsyncContextManager[Rig]]
