@@ -1,0 +1,67 @@
+"""Agents of the kill tests; each tool call leaves durable lines in the file `CALL_LOG`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from typing import Any
+
+from turnkeeper import Agent, ToolContext, tool
+
+SLOWEST = 3600.0
+"""Seconds that a call takes at most; a run that nothing kills need not wait."""
+
+
+def note(event: str, ctx: ToolContext, **more: Any) -> None:
+    """Append one line and make it durable."""
+    line = {"event": event, "tool": ctx.tool, "key": ctx.idempotency_key, "turn": ctx.turn, **more}
+    file = os.open(os.environ["CALL_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(file, json.dumps(line).encode() + b"\n")
+    os.fsync(file)
+    os.close(file)
+
+
+async def _work(ctx: ToolContext, seconds: float) -> str:
+    note("begin", ctx, attempt=ctx.attempt, resume_from=ctx.resume_from)
+    ctx.heartbeat({"at": ctx.attempt})
+    # Only the first attempt is slow: the one that is killed.
+    await asyncio.sleep(min(seconds, SLOWEST) if ctx.attempt == 1 else 0)
+    note("end", ctx, attempt=ctx.attempt)
+    return f"{ctx.tool} done"
+
+
+@tool(effect="read")
+async def look(seconds: float, ctx: ToolContext) -> str:
+    """Change nothing."""
+    return await _work(ctx, seconds)
+
+
+@tool(effect="idempotent")
+async def refund(seconds: float, ctx: ToolContext) -> str:
+    """Refund under a key."""
+    return await _work(ctx, seconds)
+
+
+@tool(effect="once")
+async def send(seconds: float, ctx: ToolContext) -> str:
+    """Send something that cannot be taken back."""
+    return await _work(ctx, seconds)
+
+
+@tool(effect="once")
+def send_in_a_thread(seconds: float, ctx: ToolContext) -> str:
+    """Send by a synchronous library."""
+    note("begin", ctx, attempt=ctx.attempt)
+    time.sleep(seconds)
+    note("end", ctx, attempt=ctx.attempt)
+    return f"{ctx.tool} done"
+
+
+agent = Agent(
+    name="killable",
+    model="claude-sonnet-5-5",
+    instructions="You are a test.",
+    tools=[look, refund, send, send_in_a_thread],
+)

@@ -1,0 +1,269 @@
+"""kill -9 of a real worker process in each phase: nothing recorded is done again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from tests.conftest import ROOT
+from tests.crash.agents import agent
+from tests.rig import RigFactory, until
+from turnkeeper.artifacts import FolderStore
+from turnkeeper.client import AgentClient, AgentRunHandle
+from turnkeeper.contract import RunResult
+from turnkeeper.testing import Exchange, ScriptedProvider, call, text
+from turnkeeper.testing.embedded import EmbeddedServer
+from turnkeeper.testing.process import ChildProcess
+from turnkeeper.testing.provider import Reply
+
+pytestmark = pytest.mark.crash
+
+WORKER = ("worker.py",)
+CRASHING_WORKER = ("-m", "tests.crash")
+
+
+@dataclasses.dataclass
+class Site:
+    """A run's surroundings: a provider, a task queue, worker processes that come and go."""
+
+    agents: AgentClient
+    provider: ScriptedProvider
+    folder: Path
+    environment: dict[str, str]
+    workers: list[ChildProcess] = dataclasses.field(default_factory=list)
+
+    async def worker(
+        self, *options: str, program: tuple[str, ...] = WORKER, crash_at: str = ""
+    ) -> ChildProcess:
+        """A further worker process, ready."""
+        started = ChildProcess.start(
+            f"worker-{len(self.workers)}",
+            [
+                *(sys.executable, *program, "--agents", "tests.crash.agents"),
+                *("--task-queue", self.agents.task_queue),
+                *("--heartbeat-seconds", "2", "--sticky-seconds", "1", *options),
+            ],
+            folder=self.folder,
+            cwd=ROOT,
+            environment=self.environment | {"CRASH_AT": crash_at},
+        )
+        self.workers.append(started)
+        await asyncio.to_thread(started.wait_ready, 30)
+        return started
+
+    async def kill(self, process: ChildProcess) -> None:
+        """SIGKILL to its whole process group."""
+        os.killpg(process.pid, signal.SIGKILL)
+        assert await asyncio.to_thread(process.wait, 10) == -signal.SIGKILL
+
+    async def start(self, prompt: str = "question") -> AgentRunHandle:
+        """Start a run whose workflow tasks are given up early."""
+        return await self.agents.start("killable", prompt, task_timeout=2)
+
+    def generations(self, prompt: str = "question") -> list[tuple[int | None, str | None]]:
+        """Turn and end of every request of a run that reached the provider."""
+        return [(r.turn, r.outcome) for r in self.provider.requests if r.prompt == prompt]
+
+    def calls(self, event: str, tool: str = "") -> list[dict[str, Any]]:
+        """What the tools left in their log."""
+        log = Path(self.environment["CALL_LOG"])
+        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        return [x for x in lines if x["event"] == event and tool in ("", x["tool"])]
+
+
+SiteFactory = Callable[..., contextlib.AbstractAsyncContextManager[Site]]
+
+
+@contextlib.asynccontextmanager
+async def open_site(client: Client, address: str, folder: Path, steps: Any) -> AsyncIterator[Site]:
+    """A site whose worker processes end with it."""
+    with ScriptedProvider(steps, log=folder / "provider.jsonl") as provider:
+        made = Site(
+            AgentClient(
+                client,
+                task_queue=f"kill-{uuid.uuid4()}",
+                store=FolderStore(folder / "artifacts"),
+            ),
+            provider,
+            folder,
+            {
+                "PATH": os.environ["PATH"],
+                "ANTHROPIC_API_KEY": "test-key-0123456789",
+                "ANTHROPIC_BASE_URL": provider.url,
+                "TEMPORAL_ADDRESS": address,
+                "TURNKEEPER_ARTIFACTS": str(folder / "artifacts"),
+                "CALL_LOG": str(folder / "calls.jsonl"),
+            },
+        )
+        try:
+            yield made
+        finally:
+            for process in made.workers:
+                if process.status is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait(10)
+
+
+@pytest.fixture
+def site(client: Client, server: EmbeddedServer, tmp_path: Path) -> SiteFactory:
+    """Opens sites on the session's server."""
+    return functools.partial(open_site, client, server.address, tmp_path)
+
+
+def script(tool: str, seconds: float = 0) -> list[Any]:
+    """One call, then an answer that repeats its result."""
+    return [
+        call(tool, {"seconds": seconds}),
+        lambda exchange: text(exchange.last_results[0].text),
+    ]
+
+
+async def uninterrupted(
+    rig: RigFactory,
+    steps: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    prompt: str,
+) -> RunResult:
+    """The same run where nothing is killed, and tools need not wait for it."""
+    monkeypatch.setenv("CALL_LOG", str(tmp_path / "control.jsonl"))
+    monkeypatch.setattr("tests.crash.agents.SLOWEST", 0)
+    async with rig(steps, agents=[agent]) as r:
+        return await r.run(prompt, agent="killable")
+
+
+@dataclasses.dataclass
+class Killed:
+    """What one kill left: a run in GENERATE and one in EXECUTE for each effect."""
+
+    site: Site
+    results: dict[str, RunResult]
+
+
+@pytest.fixture(scope="module")
+async def killed(
+    client: Client, server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Killed]:
+    """One worker with four runs is killed, another takes all of them over."""
+
+    def steps(exchange: Exchange) -> Reply:
+        if exchange.prompt == "generate":
+            return text("Never read.", delay=60) if not exchange.repeat else text("The answer.")
+        if exchange.turn:
+            return text(exchange.last_results[0].text)
+        return call(exchange.prompt, {"seconds": 60})
+
+    folder = tmp_path_factory.mktemp("killed")
+    async with open_site(client, server.address, folder, steps) as s:
+        first = await s.worker()
+        runs = {p: await s.start(p) for p in ("generate", "look", "refund", "send")}
+        await until(lambda: len(s.calls("begin")) == 3 and s.generations("generate"))
+        # The tools' own heartbeat details go out with the next beat, a third of the timeout later.
+        await asyncio.sleep(1.5)
+        await s.kill(first)
+        await s.worker()
+        yield Killed(s, {p: await run.result(timeout=30) for p, run in runs.items()})
+
+
+async def test_a_worker_killed_while_the_model_answers(killed: Killed) -> None:
+    """GENERATE: the lost answer is asked for once more, and nothing else is."""
+    result = killed.results["generate"]
+    assert (result.answer, result.turns) == ("The answer.", 1)
+    assert killed.site.generations("generate") == [(0, "client_gone"), (0, "sent")]
+
+
+@pytest.mark.parametrize("point", ["parse", "parsed", "execute", "resume", "resumed"])
+async def test_a_worker_killed_in_a_workflow_task(
+    site: SiteFactory,
+    rig: RigFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    point: str,
+) -> None:
+    """PARSE, EXECUTE, RESUME: no generation and no tool call is repeated, the end is the same."""
+    steps = script("send")
+    async with site(steps) as s:
+        first = await s.worker(program=CRASHING_WORKER, crash_at=f"{point}:1")
+        run = await s.start()
+        assert await until(lambda: first.status) == -9
+        await s.worker()
+        result = await run.result(timeout=30)
+        assert [turn for turn, _ in s.generations()] == [0, 1]
+        assert [len(s.calls("begin")), len(s.calls("end"))] == [1, 1]
+    assert (
+        result.transcript
+        == (await uninterrupted(rig, steps, monkeypatch, tmp_path, "question")).transcript
+    )
+
+
+@pytest.mark.parametrize("tool", ["look", "refund"])
+async def test_a_worker_killed_while_a_repeatable_tool_runs(
+    killed: Killed,
+    rig: RigFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    tool: str,
+) -> None:
+    """EXECUTE, `read` and `idempotent`: run again under the same key; where it had got to travels
+    along in its heartbeat."""
+    result = killed.results[tool]
+    assert result.answer == f"{tool} done"
+    assert [turn for turn, _ in killed.site.generations(tool)] == [0, 1]
+    first, second = killed.site.calls("begin", tool)
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    assert first["key"] == second["key"]
+    assert second["resume_from"] == {"at": 1}
+    assert len(killed.site.calls("end", tool)) == 1
+    steps = [call(tool, {"seconds": 60}), lambda x: text(x.last_results[0].text)]
+    control = await uninterrupted(rig, steps, monkeypatch, tmp_path, tool)
+    assert result.transcript == control.transcript
+
+
+async def test_a_worker_killed_while_a_once_tool_runs(killed: Killed) -> None:
+    """EXECUTE, `once`: begun once, never again; the model is told that the outcome is unknown."""
+    result = killed.results["send"]
+    assert result.answer is not None
+    assert "may or may not have taken effect" in result.answer
+    assert len(killed.site.calls("begin", "send")) == 1
+    assert (result.calls, result.errors) == (1, 1)
+
+
+async def test_sigterm_lets_a_running_tool_finish(site: SiteFactory) -> None:
+    """A rolling restart within the grace time: the one attempt ends and is recorded."""
+    async with site(script("send", 2)) as s:
+        first = await s.worker("--grace-seconds", "20")
+        run = await s.start()
+        await until(lambda: s.calls("begin"))
+        await asyncio.gather(asyncio.to_thread(first.end, 30), s.worker())
+        result = await run.result(timeout=30)
+        assert result.answer == "send done"
+        assert [len(s.calls("begin")), len(s.calls("end"))] == [1, 1]
+
+
+@pytest.mark.parametrize("tool", ["send", "send_in_a_thread"])
+async def test_sigterm_without_grace_leaves_a_once_tool_unknown(
+    site: SiteFactory, tool: str
+) -> None:
+    """Interrupted by a shutdown: named as such, and not begun a second time."""
+    async with site(script(tool, 4)) as s:
+        first = await s.worker("--grace-seconds", "0")
+        run = await s.start()
+        await until(lambda: s.calls("begin"))
+        await asyncio.gather(asyncio.to_thread(first.end, 30), s.worker())
+        result = await run.result(timeout=30)
+        assert result.answer is not None
+        assert "may or may not have taken effect" in result.answer
+        assert len(s.calls("begin")) == 1
