@@ -13,25 +13,90 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import Client, WorkflowHistory
+from temporalio.client import (
+    Client,
+    Interceptor,
+    OutboundInterceptor,
+    StartWorkflowInput,
+    WorkflowHandle,
+    WorkflowHistory,
+)
 from temporalio.worker import Replayer, WorkflowReplayResult
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from tests.codec import Masking
+from tests.probes import PROBES
 from turnkeeper.converter import data_converter
 
 
-async def export(client: Client, folder: Path) -> int:
-    """Write the history of every execution in the namespace; answers how many were started."""
-    folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
-    started = 0
-    async for run in client.list_workflows():
-        started += 1
-        handle = client.get_workflow_handle(run.id, run_id=run.run_id)
-        history = await handle.fetch_history()
-        path = folder / f"{run.run_id}.json"
-        path.write_text(json.dumps({"id": run.id, "history": history.to_json()}))
-    return started
+class _Starts(Interceptor):
+    """Notes each execution that a client starts."""
+
+    def __init__(self) -> None:
+        self.run_ids: set[str] = set()
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002
+        """See Interceptor."""
+        return _NotingStarts(next, self.run_ids)
+
+
+class _NotingStarts(OutboundInterceptor):
+    def __init__(self, following: OutboundInterceptor, run_ids: set[str]) -> None:
+        super().__init__(following)
+        self._run_ids = run_ids
+
+    async def start_workflow(self, input: StartWorkflowInput) -> WorkflowHandle[Any, Any]:  # noqa: A002
+        handle = await super().start_workflow(input)
+        if handle.first_execution_run_id:
+            self._run_ids.add(handle.first_execution_run_id)
+        return handle
+
+
+class Archive:
+    """The histories of a test session, over all the servers and namespaces that its tests use."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started = 0
+        """Executions: those that the servers list, at least those that watched clients started."""
+        self._starts: dict[Client, _Starts] = {}
+
+    def watched(self, client: Client) -> Client:
+        """The same client; what it starts has to be found at the end."""
+        starts = _Starts()
+        settings = client.config()
+        settings["interceptors"] = [*settings["interceptors"], starts]
+        watched = Client(**settings)
+        self._starts[watched] = starts
+        return watched
+
+    async def take(self, client: Client, *, settle: float = 15) -> None:
+        """Write the history of every execution in the client's namespace, open ones included.
+
+        Raises:
+            AssertionError: an execution that the client started is not among them.
+        """
+        expected = self._starts[client].run_ids if client in self._starts else set[str]()
+        runs = await _listed(client, expected, settle)
+        assert expected <= runs.keys(), f"not listed: {expected - runs.keys()}"
+        for run_id, workflow_id in runs.items():
+            handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+            history = await handle.fetch_history()
+            recorded = json.dumps({"id": workflow_id, "history": history.to_json()})
+            (self.folder / f"{run_id}.json").write_text(recorded)
+        self.started += len(runs)
+
+
+async def _listed(client: Client, expected: set[str], settle: float) -> dict[str, str]:
+    """Workflow ids by run id, once the server's list, which is late, has become complete."""
+    clock = asyncio.get_running_loop().time
+    deadline, seen = clock() + settle, -1
+    while True:
+        runs = {run.run_id: run.id async for run in client.list_workflows()}
+        if (expected <= runs.keys() and len(runs) == seen) or clock() > deadline:
+            return runs
+        seen = len(runs)
+        await asyncio.sleep(0.5)
 
 
 async def replay(folder: Path, workflow: Any = None) -> dict[str, Any]:
@@ -39,7 +104,7 @@ async def replay(folder: Path, workflow: Any = None) -> dict[str, Any]:
     from workflows.agent_run import AgentRun
 
     replayer = Replayer(
-        workflows=[workflow or AgentRun],
+        workflows=[workflow or AgentRun, *PROBES],
         data_converter=dataclasses.replace(data_converter, payload_codec=Masking()),
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules("turnkeeper")

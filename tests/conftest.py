@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import subprocess
@@ -31,18 +32,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
 
 
 @pytest.fixture(scope="session")
-async def client(
-    server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> AsyncIterator[Client]:
-    """Connected as the product connects; at the end every history is replayed cold."""
-    connected = (await AgentClient.connect(server.address)).client
-    yield connected
-    folder = tmp_path_factory.mktemp("histories")
-    started = await archive.export(connected, folder)
-    replayed = replay_cold(folder)
-    request.config.stash[REPLAYED] = {"started": started, **replayed}
+async def histories(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> AsyncIterator[archive.Archive]:
+    """Every history of the session; at the end all are replayed cold.
+
+    A test with a server or namespace of its own hands it over before it ends: `take(client)`.
+    """
+    kept = archive.Archive(tmp_path_factory.mktemp("histories"))
+    yield kept
+    replayed = await asyncio.to_thread(replay_cold, kept.folder)
+    request.config.stash[REPLAYED] = {"started": kept.started, **replayed}
     assert not replayed["failures"], replayed["failures"]
-    assert started == replayed["replayed"]
+    assert kept.started == replayed["exported"] == replayed["replayed"]
+
+
+@pytest.fixture(scope="session")
+async def client(server: EmbeddedServer, histories: archive.Archive) -> AsyncIterator[Client]:
+    """Connected as the product connects."""
+    connected = histories.watched((await AgentClient.connect(server.address)).client)
+    yield connected
+    await histories.take(connected)
 
 
 def replay_cold(folder: Path) -> dict[str, Any]:
@@ -62,7 +72,7 @@ def replay_cold(folder: Path) -> dict[str, Any]:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Say how many histories were made and replayed."""
     found = config.stash.get(REPLAYED, None)
-    if found:
+    if found is not None:
         terminalreporter.write_line(
             f"histories: {found['started']} workflows started = {found['exported']} exported = "
             f"{found['replayed']} replayed in a cold process"
