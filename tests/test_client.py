@@ -26,6 +26,9 @@ from turnkeeper.spec import HistoryPolicy
 from turnkeeper.testing import ScriptedProvider, call, text
 from turnkeeper.testing.embedded import EmbeddedServer
 
+# A tool learns that it is cancelled by its next heartbeat.
+QUICK = {"heartbeat_seconds": 1.0}
+
 
 @tool(effect="read")
 async def wait_for(seconds: float) -> str:
@@ -179,7 +182,8 @@ async def test_a_terminated_run_is_told_as_terminated(
 
 async def test_a_cancelled_run_is_told_as_cancelled(rig: RigFactory) -> None:
     """Cancelling through Temporal ends in RunCancelled."""
-    async with rig([call("wait_for", {"seconds": 30})], tools=[wait_for]) as r:
+    script = [call("wait_for", {"seconds": 30})]
+    async with rig(script, tools=[wait_for], settings=QUICK) as r:
         run = await r.start()
         await until(lambda: len(r.provider.requests) == 1)
         await r.client.get_workflow_handle(run.id).cancel(reason="enough")
@@ -235,7 +239,8 @@ async def test_status_and_transcript_need_no_worker(rig: RigFactory) -> None:
 
 async def test_stop_ends_a_run_by_name(rig: RigFactory) -> None:
     """The reason and who gave it are in the result; a run that is over says so."""
-    async with rig([call("wait_for", {"seconds": 60})], tools=[wait_for]) as r:
+    script = [call("wait_for", {"seconds": 60})]
+    async with rig(script, tools=[wait_for], settings=QUICK) as r:
         run = await r.start()
         await until(lambda: _in_phase(r, run.id, "EXECUTE"))
         assert await run.stop("too slow", "ada") == "stopping"

@@ -23,15 +23,16 @@ _WORKER_SECONDS = 5.0
 
 async def run(place: Place, options: argparse.Namespace) -> int:
     """Start, show the steps on stderr, print the answer on stdout."""
+    limits, metadata = limits_of(options.limit), pairs_of("--metadata", options.metadata)
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     async with place.client() as client:
         handle = await client.start(
             options.agent,
             prompt,
             id=options.id,
-            limits=limits_of(options.limit),
+            limits=limits,
             request_key=options.request_key,
-            metadata=pairs_of("--metadata", options.metadata),
+            metadata=metadata,
         )
         if handle.existed:
             tell(f"run {handle.id} exists already: this is its own request, not yours")

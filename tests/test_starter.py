@@ -1,0 +1,413 @@
+"""The command line as people use it: real processes against a real server and worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnkeeper.client import AgentClient
+from turnkeeper.testing.stack import living_dev
+
+ROOT = Path(__file__).resolve().parent.parent
+NOWHERE = ["--address", "127.0.0.1:1"]
+COMMANDS = ["run", "show", "list", "stop", "demo", "dev"]
+QUESTION = "What was the revenue in 2024?"
+"""Costs one search, which the fixture makes slow enough to interrupt."""
+ANSWER = "Revenue in 2024 was $376.3M, by that year's report."
+GREETING = "Hello?"
+"""Costs one generation and no tool."""
+_SEARCH_SECONDS = "1.5"
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Ours without a person's own settings."""
+    own = ("ANTHROPIC_", "TEMPORAL_", "TURNKEEPER_", "FINANCE_")
+    return {k: v for k, v in os.environ.items() if not k.startswith(own)} | more
+
+
+def starter(
+    *arguments: str, stdin: str | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "starter.py", *arguments],
+        cwd=ROOT,
+        env=environment(**(env or {})),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+@dataclass(frozen=True)
+class Dev:
+    """A stack served by `starter.py dev`."""
+
+    state: Path
+    address: str
+
+    def starter(self, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        """A command in the same checkout."""
+        return starter("--state", str(self.state), *arguments, **more)
+
+    def popen(self, *arguments: str) -> subprocess.Popen[str]:
+        """A command that is interrupted, or looked at, while it runs."""
+        return subprocess.Popen(
+            [sys.executable, "starter.py", "--state", str(self.state), *arguments],
+            cwd=ROOT,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    """`starter.py dev` in another terminal; it ends with everything it started."""
+    state = tmp_path_factory.mktemp("dev") / "state"
+    serving = subprocess.Popen(
+        [sys.executable, "starter.py", "--state", str(state), "dev"],
+        cwd=ROOT,
+        env=environment(FINANCE_SEARCH_DELAY=_SEARCH_SECONDS),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert serving.stdout is not None
+        for line in serving.stdout:
+            if line.startswith("Ctrl-C"):
+                break
+        record = living_dev(state)
+        assert record is not None, f"dev ended with status {serving.poll()}"
+        yield Dev(state, record.address)
+    finally:
+        serving.send_signal(signal.SIGINT)
+        assert serving.wait(30) == 0
+        assert living_dev(state) is None
+        assert not processes_of(state)
+
+
+def processes_of(state: Path) -> list[str]:
+    """Command lines of processes that work on a state directory."""
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return [line for line in listed.stdout.splitlines() if str(state) in line]
+
+
+# --- without a server -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [[], *([c] for c in COMMANDS)])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    """Help answers at once: no Temporal, no pydantic, no event loop."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "starter.py", *arguments, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "usage: starter.py" in done.stdout
+    imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
+    assert not imported & {"temporalio", "pydantic", "anthropic", "asyncio", "structlog"}
+
+
+def test_help_is_quick() -> None:
+    """Beyond the start of Python itself help takes less than a tenth of a second."""
+
+    def seconds(*command: str) -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, check=True)
+        return time.perf_counter() - began
+
+    bare = min(seconds("-c", "pass") for _ in range(5))
+    assert min(seconds("starter.py", "--help") for _ in range(5)) - bare < 0.1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "COMMAND"),
+        (["fly"], "fly"),
+        (["run", "hello"], "--agent"),
+        (["run", "hello", "--agent", "finance", "--limit", "turns"], "name=value"),
+        (["run", "hello", "--agent", "finance", "--limit", "a=1", "--limit", "a=2"], "twice"),
+        (["list", "--count", "0"], "at least 1"),
+    ],
+)
+def test_wrong_usage_is_exit_2(arguments: list[str], told: str) -> None:
+    """A wrong command line is told in a line, with exit code 2, server or not."""
+    done = starter(*NOWHERE, *arguments)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["run", "hello", "--agent", "finance"], ["show", "x"], ["list"], ["stop", "x"]],
+    ids=lambda c: c[0],
+)
+def test_an_unreachable_server_is_a_sentence_and_exit_1(command: list[str]) -> None:
+    """Where, what is wrong and what to do, in every command; as JSON where that was asked for."""
+    done = starter(*NOWHERE, *command, "--json")
+    assert done.returncode == 1
+    assert "no Temporal server at 127.0.0.1:1" in done.stderr
+    assert "TEMPORAL_ADDRESS" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "127.0.0.1:1" in json.loads(done.stdout)["error"]
+
+
+def test_the_address_comes_from_the_environment() -> None:
+    """Temporal's own settings are honoured, and mended where they lead nowhere."""
+    done = starter("list", env={"TEMPORAL_ADDRESS": "127.0.0.1:2"})
+    assert done.returncode == 1
+    assert "127.0.0.1:2" in done.stderr
+
+
+def test_settings_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    """A broken temporal.toml is told as such."""
+    broken = tmp_path / "temporal.toml"
+    broken.write_text("profile = [")
+    done = starter("list", env={"TEMPORAL_CONFIG_FILE": str(broken)})
+    assert done.returncode == 2
+    assert "settings" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# --- run ------------------------------------------------------------------------------------------
+
+
+def test_run_prints_the_answer_and_nothing_else_on_stdout(dev: Dev) -> None:
+    """The answer can be piped on; the four phases go to stderr as they happen."""
+    done = dev.starter("run", QUESTION, "--agent", "finance")
+    assert done.returncode == 0
+    assert done.stdout == ANSWER + "\n"
+    phases = re.findall(r"GENERATE|PARSE|EXECUTE|RESUME", done.stderr)
+    assert list(dict.fromkeys(phases)) == ["GENERATE", "PARSE", "EXECUTE", "RESUME"]
+    assert "completed · 2 turns · 1 tool call" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_run_as_json_prints_one_object(dev: Dev) -> None:
+    """Outcome, answer, usage and the run's id for programs."""
+    done = dev.starter("run", GREETING, "--agent", "finance", "--json", "--metadata", "tenant=acme")
+    assert done.returncode == 0
+    told = json.loads(done.stdout)
+    assert told["outcome"] == "completed"
+    assert told["answer"].startswith("I am a script")
+    assert told["id"].startswith("finance-")
+    assert told["usage"]["output_tokens"] > 0
+
+
+def test_the_prompt_may_come_from_standard_input(dev: Dev) -> None:
+    """`-` reads the task, so that it may be long."""
+    done = dev.starter("run", "-", "--agent", "finance", stdin=f"{QUESTION}\n")
+    assert done.stdout == ANSWER + "\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "outcome"),
+    [
+        (["--agent", "finance", "--limit", "turns=1"], 3, "turn_limit"),
+        (["--agent", "nobody"], 2, "unknown_agent"),
+    ],
+)
+def test_the_exit_code_tells_the_outcome(
+    dev: Dev, arguments: list[str], code: int, outcome: str
+) -> None:
+    """Scripts branch on the exit code; people read the reason."""
+    done = dev.starter("run", QUESTION, *arguments)
+    assert done.returncode == code
+    assert outcome in done.stderr
+    assert "reason:" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--limit", "cost_usd=1"], "cost_usd is not supported yet"),
+        (["--limit", "turns=0"], "turns"),
+        (["--id", "with space"], "id:"),
+        (["--metadata", f"k={'x' * 600}"], "metadata"),
+    ],
+)
+def test_a_refused_request_is_exit_2(dev: Dev, arguments: list[str], named: str) -> None:
+    """The field that is wrong is named, and nothing was started."""
+    done = dev.starter("run", GREETING, "--agent", "finance", *arguments)
+    assert done.returncode == 2
+    assert named in done.stderr
+
+
+def test_a_repeated_id_follows_the_run_that_exists(dev: Dev) -> None:
+    """Said in words, since the answer belongs to the earlier request."""
+    first = dev.starter("run", GREETING, "--agent", "finance", "--id", "same")
+    again = dev.starter("run", QUESTION, "--agent", "finance", "--id", "same")
+    assert (first.returncode, again.returncode) == (0, 0)
+    assert again.stdout == first.stdout
+    assert "exists already" in again.stderr
+
+
+def test_ctrl_c_leaves_the_run_running(dev: Dev) -> None:
+    """The person is told how to come back; coming back shows the whole run and its answer."""
+    asked = dev.popen("run", QUESTION, "--agent", "finance", "--id", "left")
+    assert asked.stderr is not None
+    seen = read_until(asked, "EXECUTE")
+    asked.send_signal(signal.SIGINT)
+    _, rest = asked.communicate(timeout=10)
+    assert asked.returncode == 130
+    assert "The run goes on without you" in rest
+    assert "show left --follow" in rest
+    assert "Traceback" not in seen + rest
+    back = dev.starter("show", "left", "--follow")
+    assert (back.returncode, back.stdout) == (0, ANSWER + "\n")
+    assert "PARSE" in back.stderr
+
+
+def test_a_stopped_run_is_exit_3(dev: Dev) -> None:
+    """`stop` says that it was heard, and who waits for the run learns why it ended."""
+    asked = dev.popen("run", QUESTION, "--agent", "finance", "--id", "halted")
+    read_until(asked, "EXECUTE")
+    stopped = dev.starter("stop", "halted", "--reason", "wrong year", "--actor", "ada")
+    assert (stopped.returncode, stopped.stdout) == (0, "run halted is stopping\n")
+    _, told = asked.communicate(timeout=30)
+    assert asked.returncode == 3
+    assert "stopped by ada: wrong year" in told
+    again = dev.starter("stop", "halted", "--json")
+    assert json.loads(again.stdout) == {"id": "halted", "stop": "ended"}
+
+
+async def test_a_cancelled_run_is_exit_4(dev: Dev) -> None:
+    """Cancelled through Temporal, by whatever client."""
+    asked = dev.popen("run", QUESTION, "--agent", "finance", "--id", "cancelled")
+    read_until(asked, "EXECUTE")
+    client = await AgentClient.connect(dev.address)
+    await client.client.get_workflow_handle("cancelled").cancel()
+    asked.communicate(timeout=30)
+    assert asked.returncode == 4
+
+
+# --- show, list -----------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_not_waited_for_is_shown_later(dev: Dev) -> None:
+    """`--no-wait` prints the id; `show` has the whole transcript, for people and as JSON."""
+    started = dev.starter("run", QUESTION, "--agent", "finance", "--no-wait")
+    assert started.returncode == 0
+    run = started.stdout.strip()
+    assert f"show {run}" in started.stderr
+    assert dev.starter("show", run, "--follow").returncode == 0
+    shown = dev.starter("show", run)
+    assert shown.returncode == 0
+    assert f"run       {run}" in shown.stdout
+    assert "outcome   completed · 2 turns" in shown.stdout
+    assert QUESTION in shown.stdout
+    assert '-> search q="annual revenue 2024"' in shown.stdout
+    assert ANSWER in shown.stdout
+    told = json.loads(dev.starter("show", run, "--json").stdout)
+    assert [e["kind"] for e in told["entries"]] == ["message", "reply", "result", "reply"]
+    assert told["result"]["outcome"] == "completed"
+    assert told["unanswered"] == []
+
+
+def test_a_run_that_does_not_exist_is_exit_2(dev: Dev) -> None:
+    """Named, without a traceback."""
+    for command in ("show", "stop"):
+        done = dev.starter(command, "nowhere")
+        assert done.returncode == 2
+        assert done.stderr == "starter.py: there is no run nowhere\n"
+
+
+def test_list_tells_how_runs_ended(dev: Dev) -> None:
+    """A table for people, one object for programs, filtered by any visibility query."""
+    run = json.loads(dev.starter("run", GREETING, "--agent", "finance", "--json").stdout)["id"]
+    query = f"WorkflowId = '{run}'"
+    table = listed(dev, query)
+    assert table[0].split() == [
+        *("RUN", "AGENT", "STATUS", "OUTCOME", "TURNS", "TOKENS", "STARTED"),
+    ]
+    assert table[1].split()[:5] == [run, "finance", "completed", "completed", "1"]
+    told = json.loads(dev.starter("list", query, "--json").stdout)["runs"]
+    assert [(r["id"], r["outcome"], r["turns"]) for r in told] == [(run, "completed", 1)]
+    refused = dev.starter("list", "nonsense = 'x'")
+    assert refused.returncode == 1
+    assert "query" in refused.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error(dev: Dev) -> None:
+    """`show ... | head -1` prints no traceback."""
+    run = dev.starter("run", GREETING, "--agent", "finance", "--no-wait").stdout.strip()
+    dev.starter("show", run, "--follow")
+    line = f"{sys.executable} starter.py --state {dev.state} show {run} | head -1"
+    done = subprocess.run(
+        ["/bin/sh", "-c", line],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"run       {run}\n"
+    assert done.stderr == ""
+
+
+def test_a_terminal_without_utf_8_gets_all_it_can_show(dev: Dev) -> None:
+    """No UnicodeEncodeError in an old terminal."""
+    done = dev.starter(
+        "run", GREETING, "--agent", "finance", env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    )
+    assert done.returncode == 0
+    assert "completed ? 1 turn" in done.stderr
+
+
+def test_a_second_dev_is_refused(dev: Dev) -> None:
+    """One stack for each state directory; the message names the process that serves it."""
+    done = dev.starter("dev")
+    assert done.returncode == 1
+    assert "serves" in done.stderr
+    assert "pid" in done.stderr
+
+
+def test_the_demo_uses_the_stack_of_dev(dev: Dev) -> None:
+    """Nothing new is started, and the links lead to the UI that is up."""
+    done = dev.starter("demo")
+    assert done.returncode == 0
+    assert "its server and worker are used" in done.stderr
+    assert "About $28.84M." in done.stdout
+    record = living_dev(dev.state)
+    assert record is not None
+    assert f"{record.ui_url}/namespaces/default/workflows/" in done.stdout
+
+
+def listed(dev: Dev, query: str) -> list[str]:
+    """The table once visibility, which lags a little, has the end of the run."""
+    deadline = time.monotonic() + 10
+    while True:
+        table = dev.starter("list", query).stdout.splitlines()
+        if (len(table) == 2 and "running" not in table[1]) or time.monotonic() > deadline:
+            return table
+
+
+def read_until(process: subprocess.Popen[str], word: str) -> str:
+    """Read stderr up to the line with a word."""
+    assert process.stderr is not None
+    read = ""
+    for line in process.stderr:
+        read += line
+        if word in line:
+            return read
+    raise AssertionError(f"no {word} in: {read}")
