@@ -207,19 +207,22 @@ class Execute:
         return ApplicationError(
             one_line(self._redactor.error(why), 1_000),
             type="RetryTool",
-            next_retry_delay=None if error.delay is None else timedelta(seconds=error.delay),
+            next_retry_delay=_backoff(begun)
+            if error.delay is None
+            else timedelta(seconds=error.delay),
         )
 
     def _raised(self, asked: ExecuteInput, begun: int, error: BaseException) -> ApplicationError:
         trace = self._redactor.error("".join(traceback.format_exception(error, limit=-10)))
-        log.error(
-            "tool raised", tool=asked.tool, key=asked.key, attempt=begun, error=trace[-4000:]
-        )
+        log.error("tool raised", tool=asked.tool, key=asked.key, attempt=begun, error=trace[-4000:])
         why = f"{type(error).__name__}: {_said(error)}"
         if asked.effect == "once" or begun >= asked.attempts or isinstance(error, _BUGS):
             return self._final(asked, begun, why, "tool_failed", trace)
         return ApplicationError(
-            one_line(self._redactor.error(why), 1_000), trace[-4000:], type="tool_failed"
+            one_line(self._redactor.error(why), 1_000),
+            trace[-4000:],
+            type="tool_failed",
+            next_retry_delay=_backoff(begun),
         )
 
     def _final(
@@ -272,6 +275,11 @@ class Execute:
 def _earlier_attempts() -> _Attempts:
     details = activity.info().heartbeat_details
     return _Attempts.model_validate(details[0]) if details else _Attempts()
+
+
+def _backoff(begun: int) -> timedelta:
+    # The server's own would also grow with the attempts that met no worker with the tool.
+    return timedelta(seconds=min(2.0 ** (begun - 1), 30))
 
 
 def _caught(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:

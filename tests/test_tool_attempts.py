@@ -1,0 +1,236 @@
+"""Attempts of a tool call: counted by what ran, bounded, and under one key."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+import worker
+from activities.providers.anthropic import AnthropicProvider
+from activities.registry import Registry
+from tests.rig import RigFactory, until
+from turnkeeper import Agent, Limits, RetryTool, ToolContext, ToolFailed, tool
+from turnkeeper.artifacts import FolderStore
+from turnkeeper.client import AgentClient
+from turnkeeper.testing import ScriptedProvider, call, text
+from turnkeeper.testing.embedded import EmbeddedServer
+
+SCRIPT: list[Any] = [call("work"), lambda x: text(x.last_results[0].text)]
+
+
+def agent(*tools: Any) -> Agent:
+    """The agent `tester` with these tools."""
+    return Agent(name="tester", model="claude-sonnet-5-5", instructions="Test.", tools=tools)
+
+
+def failing(
+    error: Callable[[], BaseException], seen: list[ToolContext], *, times: int = 99, **options: Any
+) -> Any:
+    """A tool `work` that raises so many times."""
+
+    async def work(ctx: ToolContext) -> str:
+        """Work."""
+        seen.append(ctx)
+        if len(seen) <= times:
+            raise error()
+        return f"done in attempt {ctx.attempt}"
+
+    return tool(name="work", **options)(work)
+
+
+@pytest.mark.parametrize("effect", ["read", "idempotent", "once"])
+async def test_retry_tool_is_retried_under_every_effect(rig: RigFactory, effect: str) -> None:
+    """RetryTool says that nothing happened: `retries=2` are three attempts, all with one key."""
+    seen: list[ToolContext] = []
+    work = failing(lambda: RetryTool("busy", delay=0.01), seen, times=2, effect=effect, retries=2)
+    async with rig(SCRIPT, tools=[work]) as r:
+        assert (await r.run()).answer == "done in attempt 3"
+    assert [c.attempt for c in seen] == [1, 2, 3]
+    assert len({c.idempotency_key for c in seen}) == 1
+
+
+@pytest.mark.parametrize(("effect", "retries", "ran"), [("read", 2, 3), ("once", 0, 1)])
+async def test_retry_tool_is_bounded(rig: RigFactory, effect: str, retries: int, ran: int) -> None:
+    """When the attempts are used up the model is told how many there were, and why."""
+    seen: list[ToolContext] = []
+    work = failing(lambda: RetryTool("busy", delay=0.01), seen, effect=effect, retries=retries)
+    async with rig(SCRIPT, tools=[work]) as r:
+        result = await r.run()
+    assert len(seen) == ran
+    tries = "1 attempt" if ran == 1 else f"{ran} attempts"
+    assert result.answer is not None
+    assert result.answer.startswith(f"Tool work failed after {tries}: busy")
+
+
+@pytest.mark.parametrize(
+    ("effect", "error", "ran"),
+    [
+        ("read", OSError("down"), 2),
+        ("idempotent", OSError("down"), 2),
+        ("once", OSError("down"), 1),
+        # The same attempt would fail again: a bug of the tool is not retried.
+        ("read", TypeError("a bug"), 1),
+        ("read", RecursionError("too deep"), 1),
+        ("read", ToolFailed("no"), 1),
+        ("read", SystemExit(3), 2),
+    ],
+)
+async def test_exceptions_are_retried_if_the_effect_allows(
+    rig: RigFactory, effect: str, error: BaseException, ran: int
+) -> None:
+    """One retry allowed: `once` and bugs get a single attempt, the rest two."""
+    seen: list[ToolContext] = []
+    work = failing(lambda: error, seen, effect=effect, retries=1 if effect != "once" else 0)
+    async with rig(SCRIPT, tools=[work]) as r:
+        result = await r.run()
+        assert await r.task_failures() == 0
+    assert (len(seen), result.outcome, result.errors) == (ran, "completed", 1)
+
+
+async def test_timeouts_are_bounded(rig: RigFactory) -> None:
+    """A tool that never ends: cut off per attempt, its attempts counted, the model told."""
+    begun: list[int] = []
+
+    @tool(effect="read", timeout=0.5, retries=1)
+    async def work(ctx: ToolContext) -> str:
+        """Work for ever."""
+        begun.append(ctx.attempt)
+        await asyncio.sleep(3600)
+        return ""
+
+    async with rig(SCRIPT, tools=[work], settings={"heartbeat_seconds": 1}) as r:
+        result = await r.run()
+    assert begun == [1, 2]
+    assert result.answer is not None
+    assert "2 attempts" in result.answer
+
+
+async def test_a_once_tool_that_times_out_is_not_begun_again(rig: RigFactory) -> None:
+    """Begun once; the model reads that the outcome is unknown."""
+    begun: list[int] = []
+
+    @tool(effect="once", timeout=0.5)
+    async def work() -> str:
+        """Work for ever."""
+        begun.append(1)
+        await asyncio.sleep(3600)
+        return ""
+
+    async with rig(SCRIPT, tools=[work], settings={"heartbeat_seconds": 1}) as r:
+        result = await r.run()
+    assert len(begun) == 1
+    assert result.answer == (
+        "Tool work did not finish within 0.5 seconds. "
+        "It may or may not have taken effect, and was not tried again."
+    )
+
+
+async def test_heartbeat_details_reach_the_next_attempt(rig: RigFactory) -> None:
+    """`resume_from` is what the lost attempt told last; a new call begins without."""
+    seen: list[Any] = []
+
+    @tool(effect="idempotent", retries=2)
+    async def work(ctx: ToolContext) -> str:
+        """Work in pages."""
+        seen.append(ctx.resume_from)
+        ctx.heartbeat({"page": len(seen)})
+        if len(seen) < 3:
+            raise OSError("down")
+        return "done"
+
+    script = [call("work"), call("work"), text("Done.")]
+    async with rig(script, tools=[work]) as r:
+        assert (await r.run()).outcome == "completed"
+    assert seen == [None, {"page": 1}, {"page": 2}, None]
+
+
+# --- workers that differ --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Fleet:
+    """A task queue whose workers have different tools."""
+
+    agents: AgentClient
+    provider: ScriptedProvider
+    folder: Path
+    address: str
+
+    @contextlib.asynccontextmanager
+    async def worker(self, *tools: Any) -> AsyncIterator[None]:
+        """A worker, on a connection of its own as in another process."""
+        client = (await AgentClient.connect(self.address)).client
+        model = AnthropicProvider(api_key="test-key-0123456789", base_url=self.provider.url)
+        settings = worker.Settings(
+            task_queue=self.agents.task_queue, grace_seconds=1, sticky_seconds=1
+        )
+        store = FolderStore(self.folder)
+        served = Registry([agent(*tools)])
+        async with worker.build_worker(client, served, {"anthropic": model}, store, settings):
+            yield
+        await model.close()
+
+
+@pytest.fixture
+async def fleet(client: Client, server: EmbeddedServer, tmp_path: Path) -> AsyncIterator[Fleet]:
+    """A task queue without workers, and a model that asks for `work` after half a second."""
+    script: list[Any] = [call("work", delay=0.5), lambda x: text(x.last_results[0].text)]
+    async with ScriptedProvider(script, fsync=False) as provider:
+        agents = AgentClient(client, task_queue=f"test-{uuid.uuid4()}", store=FolderStore(tmp_path))
+        yield Fleet(agents, provider, tmp_path, server.address)
+
+
+@pytest.mark.parametrize(
+    ("effect", "retries", "fails", "attempts"), [("once", 0, 0, [1]), ("read", 1, 1, [1, 2])]
+)
+async def test_a_call_goes_to_a_worker_that_has_the_tool(
+    fleet: Fleet, effect: str, retries: int, fails: int, attempts: list[int]
+) -> None:
+    """A worker that lacks the tool hands the call on: neither the one attempt of `once` nor the
+    one retry of a read is spent by that."""
+    seen: list[int] = []
+
+    async def run_of(ctx: ToolContext) -> str:
+        """Work, but not at once."""
+        seen.append(ctx.attempt)
+        if len(seen) <= fails:
+            raise OSError("down")
+        return "done"
+
+    work = tool(effect=effect, retries=retries, name="work")(run_of)  # type: ignore[call-overload]
+    # Pinned with the tool, the run then meets a worker of another release, without it.
+    async with fleet.worker(work):
+        run = await fleet.agents.start("tester", "q", task_timeout=2)
+        await until(lambda: fleet.provider.requests)
+    handle = fleet.agents.client.get_workflow_handle(run.id)
+
+    async def handed_back() -> int:
+        pending = (await handle.describe()).raw_description.pending_activities
+        return sum(p.activity_type.name == "work" and p.attempt > 2 for p in pending)
+
+    async with fleet.worker():
+        await until(handed_back)
+        assert seen == []
+        async with fleet.worker(work):
+            result = await run.result(timeout=30)
+    assert (result.answer, seen) == ("done", attempts)
+
+
+async def test_a_tool_that_no_worker_has_is_told_to_the_model(rig: RigFactory) -> None:
+    """Bounded: in the end the model reads that the tool is not there. (The bound itself is looked
+    at, not waited for.)"""
+    from turnkeeper.spec import ToolSpec
+    from workflows import options
+
+    assert options.NOT_HERE_ATTEMPTS == 20
+    assert Limits().consecutive_errors == 5
+    spec = ToolSpec(name="work", description="", input_schema={}, retries=2)
+    assert spec.attempts + options.NOT_HERE_ATTEMPTS == 23
