@@ -104,7 +104,9 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
 
 def processes_of(state: Path) -> list[str]:
     """Command lines of processes that work on a state directory."""
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True
+    )
     return [line for line in listed.stdout.splitlines() if str(state) in line]
 
 

@@ -69,23 +69,33 @@ class Place:
             ConnectionError: it cannot be reached; the message says what to do.
         """
         from turnkeeper.testing.embedded import EmbeddedServer
-        from turnkeeper.testing.stack import claim, living_address
+        from turnkeeper.testing.stack import claim
+
+        client = await self._reach(to_read=to_read)
+        if client is not None:
+            yield client
+            return
+        with (
+            claim(self.state, _quiet),
+            EmbeddedServer.start(self.state, announce=_quiet) as server,
+        ):
+            yield await self._connect(server.address)
+
+    async def _reach(self, *, to_read: bool) -> AgentClient | None:
+        """A client for a server that lives; None if the embedded one is to be started."""
+        from turnkeeper.testing.stack import living_address
 
         named = self.address or self._configured()
+        address = named or living_address(self.state)
+        stored = named is None and to_read and (self.state / "temporal.db").exists()
+        if address is None and stored:
+            return None
         try:
-            if named is not None:
-                yield await self._connect(named)
-                return
-            address = living_address(self.state)
-            if address is None and to_read and (self.state / "temporal.db").exists():
-                with (
-                    claim(self.state, _quiet),
-                    EmbeddedServer.start(self.state, announce=_quiet) as server,
-                ):
-                    yield await self._connect(server.address)
-                return
-            yield await self._connect(address)
+            return await self._connect(address)
         except ConnectionError as error:
+            if stored:
+                # On its way out: it holds its lock some seconds longer than its port.
+                return None
             raise ConnectionError(f"{error}{self._advice(named)}") from error
 
     def _configured(self) -> str | None:
