@@ -114,6 +114,32 @@ async def test_cancel_ends_a_generation(rig: RigFactory) -> None:
         await until(lambda: r.provider.requests[-1].outcome == "client_gone")
 
 
+@pytest.mark.parametrize("how", ["stopped", "cancelled"])
+async def test_a_run_ends_while_its_agent_is_loaded(
+    rig: RigFactory, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Before the first turn too, a run that is stopped or cancelled ends at once and as such."""
+    reached, never = asyncio.Event(), asyncio.Event()
+
+    async def hang(client: object) -> list[str]:
+        reached.set()
+        await never.wait()
+        return []
+
+    monkeypatch.setattr("activities.load_agent.registered_attributes", hang)
+    async with rig([text("Never.")], settings=FAST) as r:
+        run = await r.start()
+        async with asyncio.timeout(10):
+            await reached.wait()
+        if how == "stopped":
+            assert await run.stop("enough") == "stopping"
+        else:
+            await r.client.get_workflow_handle(run.id).cancel()
+        assert (await run.result(check=False, timeout=10)).outcome == how
+        assert r.provider.requests == []
+        never.set()
+
+
 async def test_stop_run_drains_the_calls_beside_it(rig: RigFactory) -> None:
     """A tool's StopRun cancels reads in flight and awaits them; every call has its result."""
     steps = Steps()

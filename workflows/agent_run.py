@@ -70,7 +70,7 @@ class AgentRun:
             raise boundary.refusal(self.refused)
         try:
             if self.state.spec is None:
-                await self._load()
+                await self._alone(self._load())
             self.deadline = asyncio.create_task(self._deadline())
             while self.state.outcome is None:
                 await self._step()
@@ -118,12 +118,9 @@ class AgentRun:
             drop_thinking=True if state.drop_thinking else None,
             seconds_left=max(0.0, state.deadline - workflow.time()),
         )
-        with self._turn_group():
-            self._begin(self._ask(asked))
         cockpit.show(state)
-        await self._wait()
-        if self._interrupted():
-            await self._drain()
+        with self._turn_group():
+            await self._alone(self._ask(asked))
 
     async def _ask(self, asked: GenerateInput) -> None:
         state = self.state
@@ -271,6 +268,16 @@ class AgentRun:
     def _begin(self, activity: Any) -> None:
         self.tasks.append(asyncio.create_task(activity))
 
+    async def _alone(self, activity: Any) -> None:
+        """Run an activity to its end, or until the run is to end.
+
+        In a task too: cancelled, or stopped, the run must not take the activity's end for its own.
+        """
+        self._begin(activity)
+        await self._wait()
+        if self._interrupted():
+            await self._drain()
+
     async def _wait(self) -> None:
         """Until an activity in flight is done, or the run is to end."""
         await workflow.wait_condition(
@@ -327,7 +334,8 @@ class AgentRun:
                 **options.load_agent(state.request.agent),
             )
         except ActivityError as error:
-            state.end(*failures.end_of(error, "state_lost"))
+            if not failures.is_cancelled(error):
+                state.end(*failures.end_of(error, "state_lost"))
             return
         state.spec, state.spec_digest = loaded.spec, loaded.spec_digest
         state.attributes = loaded.attributes
@@ -348,6 +356,16 @@ class AgentRun:
     async def _continue_as_new(self) -> None:
         """Seal what was said and go on in a new execution. Nothing is in flight here."""
         state = self.state
+        await self._alone(self._seal())
+        sealed = state.sealed is not None and state.sealed.position == state.base
+        if self._interrupted() or not sealed:
+            return
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        # No await between that and this: a message that came in between would be lost.
+        workflow.continue_as_new(state)
+
+    async def _seal(self) -> None:
+        state = self.state
         try:
             sealed: SealOutput = await workflow.execute_activity(
                 contract.SEAL,
@@ -356,12 +374,10 @@ class AgentRun:
                 **options.seal(state),
             )
         except ActivityError as error:
-            state.end(*failures.end_of(error, "state_lost"))
+            if not failures.is_cancelled(error):
+                state.end(*failures.end_of(error, "state_lost"))
             return
         state.sealed = sealed.sealed
-        await workflow.wait_condition(workflow.all_handlers_finished)
-        # No await between that and this: a message that came in between would be lost.
-        workflow.continue_as_new(state)
 
     def _close(self) -> None:
         if self.state.calls:
