@@ -10,11 +10,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from turnkeeper.entries import Entry, Position, check_json
 from turnkeeper.errors import AdmissionError
-from turnkeeper.spec import UNBUILT_LIMITS, AgentSpec, Effect, Limits
+from turnkeeper.spec import UNBUILT_LIMITS, AgentSpec, Effect, Limits, Strict
 
 WORKFLOW = "AgentRun"
 TASK_QUEUE = "turnkeeper"
@@ -44,19 +51,13 @@ ATTRIBUTE_TYPES = {
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class _Public(BaseModel):
-    """What callers send: unknown fields are refused by name, never ignored."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 class _Inner(BaseModel):
     """What crosses an inner boundary: fields of a later release are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class RunRequest(_Public):
+class RunRequest(Strict):
     """The input of a run."""
 
     agent: Annotated[str, Field(min_length=1, max_length=64)]
@@ -77,7 +78,9 @@ class RunRequest(_Public):
 
     @field_validator("limits")
     @classmethod
-    def _known_limits(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _known_limits(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if info.mode == "json":
+            return value  # out of a history: another release has judged them
         for name in value:
             if name in UNBUILT_LIMITS:
                 raise ValueError(f"{name} is not supported yet; remove it")
@@ -95,7 +98,7 @@ class RunRequest(_Public):
         return value
 
 
-class StopRequest(_Public):
+class StopRequest(Strict):
     """The body of `stop`."""
 
     reason: Annotated[str, Field(max_length=2_000)] = ""

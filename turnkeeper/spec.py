@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 Effect = Literal["read", "idempotent", "once"]
 """What a tool's author states about repeating it; see part 5 of docs/design or the README."""
@@ -42,16 +42,30 @@ MAX_ARGUMENTS_BYTES = 256_000
 MAX_REPLY_ARGUMENTS_BYTES = 512_000
 """Arguments of all calls of one reply."""
 MAX_REPLY_RESULTS_BYTES = 512_000
-"""Result texts of one reply; with many calls each one's share shrinks."""
+"""Result texts of one reply as JSON; with many calls each one's share shrinks."""
 MAX_INLINE_RESULT_BYTES = 24_000
-"""A result text over this goes to the artifact store; the model sees head, tail, size and id."""
+"""A result text over this, as JSON, goes to the artifact store; the model sees head, tail, size
+and id."""
 
 
-class _Frozen(BaseModel):
+class Strict(BaseModel):
+    """What authors and callers write: unknown fields are refused by name, never ignored.
+
+    Read as JSON, it comes from a history or a store, perhaps of another release: then fields that
+    this release does not know are left out, or a run could never go on after a rollback.
+    """
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_another_release(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.mode == "json" and isinstance(value, dict):
+            return {k: v for k, v in value.items() if k in cls.model_fields}
+        return value
 
-class Limits(_Frozen):
+
+class Limits(Strict):
     """Bounds on one run. A start request may set any of them; unset ones come from the agent."""
 
     turns: Annotated[int, Field(ge=1, le=100_000)] = 50
@@ -85,7 +99,7 @@ UNBUILT_LIMITS = ("cost_usd", "tokens_per_day", "cost_usd_per_day")
 """Names that callers may expect and that are refused, never ignored."""
 
 
-class ToolSpec(_Frozen):
+class ToolSpec(Strict):
     """A tool as the loop and the model see it."""
 
     name: str
@@ -108,7 +122,7 @@ class ToolSpec(_Frozen):
         return self.effect != "read"
 
 
-class ModelSpec(_Frozen):
+class ModelSpec(Strict):
     """Which model answers, and how it is asked."""
 
     provider: str = "anthropic"
@@ -121,14 +135,14 @@ class ModelSpec(_Frozen):
     """Passed to the provider as they are, e.g. `{"thinking": {"type": "adaptive"}}`."""
 
 
-class HistoryPolicy(_Frozen):
+class HistoryPolicy(Strict):
     """When a run continues as new; Temporal's own suggestion always counts."""
 
     events: Annotated[int, Field(ge=50, le=8_000)] = 4_000
     bytes: Annotated[int, Field(ge=20_000, le=8_000_000)] = 3_500_000
 
 
-class AgentSpec(_Frozen):
+class AgentSpec(Strict):
     """An agent, pinned."""
 
     name: str
