@@ -1,0 +1,294 @@
+"""Record the corpus anew: `python -m tests.replay.record [NAME ...]`.
+
+Each scenario is a run on a real server, with a real worker and the scripted provider. Record a
+scenario when it is new, or when a release changed the loop on purpose and drained the runs of the
+one before it: otherwise a history that no longer replays is the finding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+from temporalio.client import Client, WorkflowHandle
+
+from tests.codec import Masking
+from tests.rig import Rig, open_rig, until
+from turnkeeper import Limits, RetryTool, StopRun, ToolContext, ToolFailed, tool
+from turnkeeper.client import AgentClient
+from turnkeeper.spec import HistoryPolicy
+from turnkeeper.testing import AUTO, Exchange, call, calls, reply, status, text, thinking
+from turnkeeper.testing.embedded import EmbeddedServer
+from turnkeeper.testing.provider import Reply
+
+HISTORIES = Path(__file__).parent / "histories"
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+@tool(effect="read")
+def look_up(q: str) -> str:
+    """Look something up."""
+    return f"found {q}"
+
+
+@tool(effect="read")
+async def after(seconds: float) -> str:
+    """Answer after a while."""
+    await asyncio.sleep(seconds)
+    return f"after {seconds}"
+
+
+@tool(effect="idempotent")
+def write(n: int) -> str:
+    """Write something."""
+    if n < 0:
+        raise ToolFailed("only numbers from 0 on")
+    return f"wrote {n}"
+
+
+@tool(effect="idempotent", retries=2)
+def flaky(ctx: ToolContext) -> str:
+    """Work at the third attempt."""
+    if ctx.attempt == 1:
+        raise OSError("down")
+    if ctx.attempt == 2:
+        raise RetryTool("busy", delay=0.05)
+    return "at last"
+
+
+@tool(effect="once", timeout=0.5)
+async def send() -> str:
+    """Send, and hear nothing."""
+    await asyncio.sleep(3600)
+    return "never"
+
+
+@tool(effect="once")
+def give_up() -> str:
+    """End the run."""
+    raise StopRun("enough")
+
+
+TOOLS = [look_up, after, write, flaky, send, give_up]
+
+# --- scenarios ------------------------------------------------------------------------------------
+
+Drive = Callable[[Rig], Awaitable[Any]]
+
+
+async def plain_run(r: Rig) -> Any:
+    """Start a run and await its end."""
+    return await r.run()
+
+
+async def _stopped(r: Rig) -> Any:
+    run = await r.start()
+    await until(lambda: r.provider.requests)
+    await run.stop("enough", "ann")
+    return await run.result(check=False)
+
+
+async def _stopped_by_signal(r: Rig) -> Any:
+    run = await r.start()
+    await until(lambda: r.provider.requests)
+    handle = r.client.get_workflow_handle(run.id)
+    await handle.signal("stop", args=["not", "an object"])
+    await handle.signal("stop", {"reason": "enough"})
+    return await run.result(check=False)
+
+
+async def _cancelled(r: Rig) -> Any:
+    run = await r.start()
+
+    async def in_tool() -> bool:
+        return (await run.status()).phase == "EXECUTE"
+
+    await until(in_tool)
+    await r.client.get_workflow_handle(run.id).cancel()
+    return await run.result(check=False)
+
+
+async def _invalid(r: Rig) -> Any:
+    handle = await r.start_raw({"agent": "tester", "prompt": "q", "limits": {"cost_usd": 1}})
+    return await r.agents.result(handle.id, check=False)
+
+
+async def _unknown_agent(r: Rig) -> Any:
+    return await r.run(agent="nobody")
+
+
+def _ever_on(exchange: Exchange) -> Reply:
+    if exchange.body.get("tool_choice") == {"type": "none"}:
+        return text("The last answer.")
+    return call("look_up", {"q": str(exchange.turn)})
+
+
+def _results(exchange: Exchange) -> Reply:
+    return text(" | ".join(r.text for r in exchange.last_results))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A script, how its agent differs from the plain one, and what is done with the run."""
+
+    script: Any
+    outcome: str = "completed"
+    drive: Drive = plain_run
+    agent: Mapping[str, Any] = field(default_factory=dict)
+    codec: bool = False
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "completed": Scenario([text("Hello.")]),
+    "tools": Scenario([call("look_up", {"q": "a"}), call("write", {"n": 1}), _results]),
+    "thinking": Scenario([reply([thinking("Let me see."), call("look_up", {"q": "a"})]), _results]),
+    "parallel": Scenario(
+        [
+            calls(
+                [
+                    *[("after", {"seconds": s}) for s in (0.3, 0.2, 0.1)],
+                    ("write", {"n": 1}),
+                    ("write", {"n": -1}),
+                    ("write", {"n": 2}),
+                    ("look_up", {"q": "b"}),
+                ]
+            ),
+            _results,
+        ],
+        agent={"limits": Limits(parallel_calls=2)},
+    ),
+    "tool-errors": Scenario(
+        [
+            calls([("write", {"n": -1}), ("write", {"m": "x"}), ("no_such_tool", {})]),
+            call("look_up", raw_input='{"q": "cut'),
+            _results,
+        ]
+    ),
+    "invalid-call-stops": Scenario(
+        [call("no_such_tool")], "stopped", agent={"on_invalid_call": "stop"}
+    ),
+    "retries": Scenario([[status(529), status(503), call("flaky")], _results]),
+    "once-unknown": Scenario([calls([("send", {}), ("give_up", {})]), _results]),
+    "stop-run": Scenario(
+        [calls([("after", {"seconds": 30}), ("give_up", {})])],
+        "stopped",
+        agent={"tools": [after, tool(effect="read", name="give_up")(give_up.function)]},
+    ),
+    "turn-limit": Scenario(_ever_on, "turn_limit", agent={"limits": Limits(turns=2)}),
+    "last-answer": Scenario(
+        _ever_on, "turn_limit", agent={"limits": Limits(turns=2, on_limit="answer")}
+    ),
+    "token-limit": Scenario(_ever_on, "token_limit", agent={"limits": Limits(tokens=1)}),
+    "time-limit-in-generation": Scenario(
+        [text("Late.", delay=30)], "time_limit", agent={"limits": Limits(wall_seconds=0.5)}
+    ),
+    "time-limit-in-tool": Scenario(
+        [call("after", {"seconds": 30})], "time_limit", agent={"limits": Limits(wall_seconds=0.5)}
+    ),
+    "error-limit": Scenario(
+        [call("write", {"n": n}) for n in (-1, -2, -3)],
+        "error_limit",
+        agent={"limits": Limits(consecutive_errors=3)},
+    ),
+    "repetition": Scenario(
+        [call("look_up", {"q": "a"})] * 3, "repetition", agent={"limits": Limits(repetition=2)}
+    ),
+    "stopped": Scenario([text("Late.", delay=30)], "stopped", _stopped),
+    "stopped-by-signal": Scenario([text("Late.", delay=30)], "stopped", _stopped_by_signal),
+    "cancelled": Scenario([call("after", {"seconds": 30})], "cancelled", _cancelled),
+    "invalid-request": Scenario([], "invalid_request", _invalid),
+    "unknown-agent": Scenario([], "unknown_agent", _unknown_agent),
+    "model-rejected": Scenario([status(401)], "model_rejected"),
+    "refused": Scenario([text("", stop_reason="refusal")], "refused"),
+    "grown": Scenario(
+        lambda x: text("Half an", stop_reason="max_tokens" if x.body["max_tokens"] < 65 else AUTO),
+        agent={"max_output_tokens": 64},
+    ),
+    "truncated": Scenario(
+        [text("Half an", stop_reason="max_tokens")],
+        "truncated",
+        agent={"max_output_tokens": 64},
+    ),
+    "nudged": Scenario(lambda x: text("An answer.") if "empty" in x.last_text else reply([])),
+    "paused": Scenario([text("One moment.", stop_reason="pause_turn"), text("An answer.")]),
+    "continued": Scenario(
+        [*[call("look_up", {"q": c * 1_500}) for c in "abcde"], text("Done.")],
+        agent={"tools": [look_up], "history": HistoryPolicy(events=50, bytes=20_000)},
+    ),
+    "codec": Scenario([call("write", {"n": 1}), _results], codec=True),
+}
+
+
+async def record(client: Client, name: str, scenario: Scenario, folder: Path) -> list[str]:
+    """Run a scenario and write the history of each of its executions; answers the files' names.
+
+    Raises:
+        AssertionError: it ended otherwise than it should.
+    """
+    if scenario.codec:
+        settings = client.config()
+        settings["data_converter"] = dataclasses.replace(
+            client.data_converter, payload_codec=Masking()
+        )
+        client = Client(**settings)
+    options: dict[str, Any] = {"tools": TOOLS, "settings": {"heartbeat_seconds": 1}}
+    with tempfile.TemporaryDirectory() as artifacts:
+        async with open_rig(
+            client, Path(artifacts), scenario.script, **(options | dict(scenario.agent))
+        ) as r:
+            result = await scenario.drive(r)
+            assert result.outcome == scenario.outcome, f"{name}: {result}"
+            histories = await _executions(r.client, r.ids[-1])
+    files = [name if len(histories) == 1 else f"{name}-{i}" for i in range(1, len(histories) + 1)]
+    for file, history in zip(files, histories, strict=True):
+        recorded = {"id": r.ids[-1], "history": json.loads(history)}
+        text_ = json.dumps(recorded, separators=(",", ":"), sort_keys=True)
+        (folder / f"{file}.json").write_text(text_ + "\n")
+    return files
+
+
+async def _executions(client: Client, workflow_id: str) -> list[str]:
+    """The histories of a run as JSON, its first execution first."""
+    found: list[str] = []
+    run_id: str | None = None
+    while run_id != "":
+        handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(workflow_id, run_id=run_id)
+        history = await handle.fetch_history()
+        found.insert(0, history.to_json())
+        started = history.events[0].workflow_execution_started_event_attributes
+        run_id = started.continued_execution_run_id
+    return found
+
+
+async def main(names: list[str]) -> None:
+    """Record the named scenarios, or all."""
+    logging.disable()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    HISTORIES.mkdir(exist_ok=True)
+    if not names:
+        for old in HISTORIES.glob("*.json"):
+            old.unlink()
+    with tempfile.TemporaryDirectory() as folder:
+        server = await asyncio.to_thread(EmbeddedServer.start, Path(folder), port=0)
+        try:
+            client = (await AgentClient.connect(server.address)).client
+            for name in names or SCENARIOS:
+                files = await record(client, name, SCENARIOS[name], HISTORIES)
+                sizes = sum((HISTORIES / f"{f}.json").stat().st_size for f in files)
+                print(f"{name}: {len(files)} executions, {sizes} bytes")  # noqa: T201
+        finally:
+            await asyncio.to_thread(server.stop)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))
