@@ -13,13 +13,16 @@ import logging
 import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Annotated, Any, Literal, Protocol, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import to_json
+from pydantic_core import to_json, to_jsonable_python
 
+from turnkeeper.entries import arguments_digest
 from turnkeeper.errors import DefinitionError, StateLost, ToolFailed
 from turnkeeper.spec import Effect, ToolSpec
 
@@ -42,6 +45,8 @@ class ToolContext:
 
     idempotency_key: str = ""
     """The same over retries, crashes and continue-as-new: hand it to the target of an effect."""
+    arguments_digest: str = ""
+    """Of the arguments as the tool's types read them; one key with two of them is a conflict."""
     attempt: int = 1
     """1 for the first time the body runs for this call; best effort after a crash."""
     tool: str = ""
@@ -123,6 +128,9 @@ class Tool:
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
         """Keyword arguments for the function, validated by its own types.
 
+        Sets the context's `arguments_digest`, which does not depend on key order, on defaults being
+        written out, on 1 against 1.0, or on how a decimal or a date is spelt.
+
         Raises:
             ValueError: with a text for the model that names each wrong field and what is expected.
         """
@@ -135,6 +143,7 @@ class Tool:
             field.alias or name: getattr(valid, name)
             for name, field in self.arguments.model_fields.items()
         }
+        context.arguments_digest = arguments_digest(self.name, _canonical(bound))
         if self.context_parameter:
             bound[self.context_parameter] = context
         return bound
@@ -236,7 +245,7 @@ def _arguments_model(fn: Callable[..., Any], name: str) -> tuple[type[BaseModel]
                 f"write it as `{parameter.name}: str`"
             )
         hint = hints[parameter.name]
-        if hint is ToolContext:
+        if hint in (ToolContext, ToolContext | None):
             context_parameter = parameter.name
             continue
         default = ... if parameter.default is parameter.empty else parameter.default
@@ -270,6 +279,23 @@ def _parameter_docs(fn: Callable[..., Any]) -> dict[str, str]:
         p.arg_name: " ".join((p.description or "").split())
         for p in parse(inspect.getdoc(fn) or "").params
     }
+
+
+def _canonical(value: Any) -> Any:
+    """Plain JSON in which equal values are equal."""
+    if isinstance(value, Decimal):
+        return f"{value.normalize():f}" if value.is_finite() else str(value)
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, BaseModel):
+        return _canonical(dict(value))
+    if isinstance(value, dict):
+        return {str(k): _canonical(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_canonical(v) for v in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((_canonical(v) for v in value), key=str)
+    return to_jsonable_python(value, fallback=str, inf_nan_mode="strings")
 
 
 def _explain(error: ValidationError, spec: ToolSpec) -> str:
