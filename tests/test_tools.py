@@ -129,8 +129,12 @@ def test_a_parameter_without_a_type_is_refused_with_its_place() -> None:
 )
 def test_wrong_options_are_refused_at_import(options: dict[str, Any], said: str) -> None:
     """A tool that could not work is refused where it is declared."""
+
+    def fine() -> str:
+        return "x"
+
     with pytest.raises(DefinitionError, match=said):
-        tool(**options)(lambda: "x")
+        tool(**options)(fine)
 
 
 def test_variadic_parameters_are_refused() -> None:
