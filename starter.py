@@ -60,16 +60,12 @@ def _run(place: Place, options: argparse.Namespace) -> int:
 def _complain(error: Exception, *, as_json: bool) -> int:
     if os.environ.get("TURNKEEPER_DEBUG"):
         raise error
-    code = getattr(error, "code", None)
+    message, code = str(error), FAILED
     if isinstance(error, Complaint):
         code = error.code
-    elif getattr(error, "outcome", None) == "invalid_request" or isinstance(error, LookupError):
+    elif type(error) is LookupError or getattr(error, "outcome", None) == "invalid_request":
         code = USAGE
-    else:
-        code = FAILED
-    known = isinstance(error, (Complaint, TurnkeeperError, OSError, LookupError, ValueError))
-    message = str(error.args[0] if isinstance(error, LookupError) and error.args else error)
-    if not known:
+    elif not isinstance(error, (TurnkeeperError, OSError)):
         message = f"{type(error).__name__}: {message} (TURNKEEPER_DEBUG=1 shows where)"
     sys.stderr.write(f"starter.py: {message}\n")
     if as_json:

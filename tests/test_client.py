@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from temporalio import workflow
+from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 import worker
+from activities.load_agent import registered_attributes
 from activities.providers.anthropic import AnthropicProvider
 from activities.registry import Registry
 from tests.rig import Rig, RigFactory, until
 from turnkeeper import Agent, ToolFailed, errors, tool
 from turnkeeper.artifacts import FolderStore
-from turnkeeper.client import AgentClient
-from turnkeeper.follow import Step, follow
+from turnkeeper.client import AgentClient, RunSummary
+from turnkeeper.follow import Step
 from turnkeeper.spec import HistoryPolicy
 from turnkeeper.testing import ScriptedProvider, call, text
 from turnkeeper.testing.embedded import EmbeddedServer
@@ -257,17 +262,9 @@ async def test_stop_waits_in_the_server_while_no_worker_is_up(
     """The request is delivered to the next worker, and the caller is told."""
     run = await unserved.start("tester", "question")
     assert await unserved.stop(run.id, "changed my mind", timeout=0.3) == "queued"
-    agent = Agent(name="tester", model="claude-sonnet-5-5", instructions="You are a test.")
-    async with ScriptedProvider([text("never said")], fsync=False) as provider:
-        model = AnthropicProvider(api_key="test-key-0123456789", base_url=provider.url)
-        async with worker.build_worker(
-            client,
-            Registry([agent]),
-            {"anthropic": model},
-            FolderStore(tmp_path),
-            worker.Settings(task_queue=unserved.task_queue, grace_seconds=1),
-        ):
-            result = await run.result(check=False, timeout=30)
+    script = [text("never said")]
+    async with _serving(client, unserved.task_queue, tmp_path, script) as provider:
+        result = await run.result(check=False, timeout=30)
         assert result.outcome == "stopped"
         assert not provider.requests
 
@@ -303,6 +300,34 @@ async def test_runs_are_listed_with_how_they_ended(rig: RigFactory) -> None:
         await running.result(check=False)
 
 
+async def test_runs_are_listed_without_our_search_attributes(other: Client, tmp_path: Path) -> None:
+    """A namespace that lacks them costs some calls more; nothing of the list is missing."""
+    bare = "bare"
+    await other.workflow_service.register_namespace(
+        RegisterNamespaceRequest(
+            namespace=bare, workflow_execution_retention_period=Duration(seconds=86_400)
+        )
+    )
+    address = other.service_client.config.target_host
+    agents = await until(lambda: _connected(address, bare), timeout=30)
+    assert await registered_attributes(agents.client) == []
+    waiting = AgentClient(agents.client, task_queue="nobody")
+    async with _serving(agents.client, agents.task_queue, tmp_path, [text("Hello.")]):
+        ended = await agents.start("tester", "question")
+        await ended.result(timeout=30)
+        waits = await waiting.start("tester", "question")
+
+        async def listed() -> dict[str, RunSummary] | None:
+            found = {x.id: x async for x in agents.list_runs()}
+            return found if len(found) == 2 and found[ended.id].status == "completed" else None
+
+        found = await until(listed)
+    assert (found[ended.id].agent, found[ended.id].outcome) == ("tester", "completed")
+    assert found[ended.id].turns == 1
+    assert (found[ended.id].tokens or 0) > 0
+    assert (found[waits.id].agent, found[waits.id].status) == ("tester", "running")
+
+
 # --- steps --------------------------------------------------------------------------------------
 
 
@@ -311,8 +336,8 @@ async def test_the_steps_of_a_run_are_its_four_phases(rig: RigFactory) -> None:
     script = [call("wait_for", {"seconds": 0.2}), text("Done.")]
     async with rig(script, tools=[wait_for]) as r:
         run = await r.start()
-        live = [step async for step in follow(r.client, run.id)]
-        later = [step async for step in follow(r.client, run.id)]
+        live = [step async for step in run.follow()]
+        later = [step async for step in run.follow()]
         assert live == later
         assert [(s.turn, s.phase) for s in _distinct(live)] == [
             (0, "START"),
@@ -330,7 +355,7 @@ async def test_the_steps_go_on_over_continue_as_new(rig: RigFactory) -> None:
     script = [call("wait_for", {"seconds": 0})] * 12 + [text("Done.")]
     async with rig(script, tools=[wait_for], history=HistoryPolicy(events=50)) as r:
         run = await r.start(limits={"repetition": 100})
-        steps = [step async for step in follow(r.client, run.id)]
+        steps = [step async for step in run.follow()]
         assert steps[-1].text == "completed"
         assert [s.turn for s in _distinct(steps) if s.phase == "PARSE"] == list(range(1, 14))
         assert any("sealed" in s.text for s in steps)
@@ -380,6 +405,35 @@ class Misuse:
             await AgentClient.connect()
         else:
             AgentClient(None)  # type: ignore[arg-type]
+
+
+@contextlib.asynccontextmanager
+async def _serving(
+    client: Client, task_queue: str, folder: Path, script: list[Any]
+) -> AsyncIterator[ScriptedProvider]:
+    """A worker with the agent `tester` on a task queue that is given."""
+    agent = Agent(name="tester", model="claude-sonnet-5-5", instructions="You are a test.")
+    async with ScriptedProvider(script, fsync=False) as provider:
+        model = AnthropicProvider(api_key="test-key-0123456789", base_url=provider.url)
+        async with worker.build_worker(
+            client,
+            Registry([agent]),
+            {"anthropic": model},
+            FolderStore(folder),
+            worker.Settings(task_queue=task_queue, grace_seconds=1),
+        ):
+            yield provider
+        await model.close()
+
+
+async def _connected(address: str, namespace: str) -> AgentClient | None:
+    """A client once the frontend knows a new namespace."""
+    try:
+        agents = await AgentClient.connect(address, namespace=namespace)
+        assert not [x async for x in agents.list_runs()]
+    except ConnectionError:
+        return None
+    return agents
 
 
 async def _in_phase(rig: Rig, run_id: str, phase: str) -> object:

@@ -27,7 +27,7 @@ QUESTION = "What was the revenue in 2024?"
 ANSWER = "Revenue in 2024 was $376.3M, by that year's report."
 GREETING = "Hello?"
 """Costs one generation and no tool."""
-_SEARCH_SECONDS = "1.5"
+_SEARCH_SECONDS = "5"
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -218,14 +218,14 @@ def test_run_as_json_prints_one_object(dev: Dev) -> None:
 
 def test_the_prompt_may_come_from_standard_input(dev: Dev) -> None:
     """`-` reads the task, so that it may be long."""
-    done = dev.starter("run", "-", "--agent", "finance", stdin=f"{QUESTION}\n")
-    assert done.stdout == ANSWER + "\n"
+    done = dev.starter("run", "-", "--agent", "finance", stdin=f"{GREETING}\n")
+    assert done.stdout.startswith("I am a script")
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "outcome"),
     [
-        (["--agent", "finance", "--limit", "turns=1"], 3, "turn_limit"),
+        (["--agent", "finance", "--limit", "wall_seconds=1"], 3, "time_limit"),
         (["--agent", "nobody"], 2, "unknown_agent"),
     ],
 )
@@ -346,7 +346,7 @@ def test_list_tells_how_runs_ended(dev: Dev) -> None:
     told = json.loads(dev.starter("list", query, "--json").stdout)["runs"]
     assert [(r["id"], r["outcome"], r["turns"]) for r in told] == [(run, "completed", 1)]
     refused = dev.starter("list", "nonsense = 'x'")
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "query" in refused.stderr
 
 

@@ -62,6 +62,7 @@ from turnkeeper.contract import (
 )
 from turnkeeper.converter import data_converter
 from turnkeeper.errors import InvalidRequest, error_for
+from turnkeeper.follow import Step, follow
 from turnkeeper.history import Transcript, read_transcript
 from turnkeeper.spec import OUTCOMES
 from turnkeeper.state import Phase
@@ -121,26 +122,25 @@ class AgentClient:
         *,
         namespace: str | None = None,
         task_queue: str = TASK_QUEUE,
+        settings: Mapping[str, Any] | None = None,
         timeout: float = 10,
     ) -> AgentClient:
         """Connect by Temporal's own settings: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE,
         TEMPORAL_API_KEY, TEMPORAL_TLS_*, or a profile in `temporal.toml`.
 
         `address` and `namespace` override them; without any address it is `DEFAULT_ADDRESS`.
+        `settings`, arguments of temporalio's `Client.connect`, take the place of Temporal's own.
 
         Raises:
             ConnectionError: no server answers there within `timeout` seconds.
             ValueError: the settings cannot be read.
         """
         _not_in_a_workflow()
-        try:
-            settings: dict[str, Any] = {**ClientConfig.load_client_connect_config()}
-        except Exception as error:
-            raise ValueError(f"Temporal's client settings: {error}") from error
-        settings["target_host"] = address or settings.get("target_host") or DEFAULT_ADDRESS
+        chosen = dict(_own_settings() if settings is None else settings)
+        chosen["target_host"] = address or chosen.get("target_host") or DEFAULT_ADDRESS
         if namespace:
-            settings["namespace"] = namespace
-        client = await _connect(settings, timeout)
+            chosen["namespace"] = namespace
+        client = await _connect(chosen, timeout)
         return cls(client, task_queue=task_queue)
 
     async def start(
@@ -311,6 +311,17 @@ class AgentClient:
                 raise asyncio.CancelledError from None
             return await self._signal_stop(handle, body)
 
+    def follow(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+    ) -> AsyncIterator[Step]:
+        """The steps of a run from its first to its last, as they happen; see `turnkeeper.follow`.
+
+        Works for open and closed runs, and needs no worker.
+        """
+        _not_in_a_workflow()
+        return follow(self.client, id)
+
     async def list_runs(self, query: str = "", *, limit: int = 100) -> AsyncIterator[RunSummary]:
         """Runs, newest first, by a visibility query such as `TurnkeeperTenant = 'acme'`.
 
@@ -462,9 +473,20 @@ class AgentRunHandle:
         """See `AgentClient.transcript`."""
         return await self.client.transcript(self.id)
 
+    def follow(self) -> AsyncIterator[Step]:
+        """See `AgentClient.follow`."""
+        return self.client.follow(self.id)
+
     async def stop(self, reason: str = "", actor: str | None = None) -> Stopped:
         """See `AgentClient.stop`."""
         return await self.client.stop(self.id, reason, actor)
+
+
+def _own_settings() -> Mapping[str, Any]:
+    try:
+        return ClientConfig.load_client_connect_config()
+    except Exception as error:
+        raise ValueError(f"Temporal's client settings: {error}") from error
 
 
 async def _connect(settings: dict[str, Any], timeout: float) -> Client:

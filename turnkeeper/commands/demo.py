@@ -64,7 +64,7 @@ def _stack(place: Place) -> Iterator[tuple[str, str | None]]:
     with Stack.start(place.root, place.state, announce=tell) as stack:
         tell(_model_line(stack.provider_url))
         # What we need is imported while the worker does the same.
-        importlib.import_module("turnkeeper.follow")
+        importlib.import_module("turnkeeper.client")
         stack.ready()
         yield stack.address, None
 
@@ -79,15 +79,16 @@ def _model_line(scripted: str | None) -> str:
 
 
 async def _ask(place: Place, options: argparse.Namespace, address: str, ui_url: str | None) -> int:
-    from turnkeeper.client import AgentClient
-    from turnkeeper.follow import follow
-    from turnkeeper.testing.embedded import NAMESPACE
+    from turnkeeper.testing.stack import connect
 
-    client = await AgentClient.connect(address, namespace=NAMESPACE)
+    client = await connect(address, place.state)
     run = await client.start(AGENT, QUESTION, id=options.id)
     tell(f"\nquestion  {QUESTION}\nrun       {run.id}\n")
-    steps = StepPrinter(sys.stderr if options.json else sys.stdout)
-    await steps.print(follow(client.client, run.id))
+    try:
+        await StepPrinter(sys.stderr if options.json else sys.stdout).print(run.follow())
+    except asyncio.CancelledError:
+        tell("\nInterrupted. The run goes on with the next demo, or with `make dev`.")
+        raise
     result = await run.result(check=False)
     if options.json:
         say_json({"id": run.id, "existed": run.existed, **result.model_dump(mode="json")})

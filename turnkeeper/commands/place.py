@@ -69,7 +69,7 @@ class Place:
             ConnectionError: it cannot be reached; the message says what to do.
         """
         from turnkeeper.testing.embedded import EmbeddedServer
-        from turnkeeper.testing.stack import claim
+        from turnkeeper.testing.stack import claim, connect
 
         client = await self._reach(to_read=to_read)
         if client is not None:
@@ -79,19 +79,19 @@ class Place:
             claim(self.state, _quiet),
             EmbeddedServer.start(self.state, announce=_quiet) as server,
         ):
-            yield await self._connect(server.address)
+            yield await connect(server.address, self.state)
 
     async def _reach(self, *, to_read: bool) -> AgentClient | None:
         """A client for a server that lives; None if the embedded one is to be started."""
-        from turnkeeper.testing.stack import living_address
+        from turnkeeper.testing.stack import connect, living_address
 
         named = self.address or self._configured()
-        address = named or living_address(self.state)
+        embedded = None if named else living_address(self.state)
         stored = named is None and to_read and (self.state / "temporal.db").exists()
-        if address is None and stored:
-            return None
         try:
-            return await self._connect(address)
+            if embedded is not None and self.namespace is None:
+                return await connect(embedded, self.state)
+            return None if stored else await self._connect(named or embedded)
         except ConnectionError as error:
             if stored:
                 # On its way out: it holds its lock some seconds longer than its port.
@@ -111,9 +111,8 @@ class Place:
         from turnkeeper.client import AgentClient
 
         client = await AgentClient.connect(address, namespace=self.namespace)
-        configured = os.environ.get("TURNKEEPER_ARTIFACTS")
-        store = open_store(configured or str(self.state / "artifacts"))
-        return AgentClient(client.client, store=store)
+        where = os.environ.get("TURNKEEPER_ARTIFACTS") or str(self.state / "artifacts")
+        return AgentClient(client.client, store=open_store(where))
 
     def _advice(self, named: str | None) -> str:
         if named is not None:

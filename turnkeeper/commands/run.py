@@ -50,10 +50,8 @@ async def run(place: Place, options: argparse.Namespace) -> int:
 
 async def wait(place: Place, client: AgentClient, run_id: str) -> RunResult:
     """Show a run's steps on stderr until it ends; its result, whatever the outcome."""
-    from turnkeeper.follow import follow
-
     try:
-        await StepPrinter(sys.stderr).print(_hinting(client, follow(client.client, run_id)))
+        await StepPrinter(sys.stderr).print(_hinting(client, client.follow(run_id)))
     except asyncio.CancelledError:
         tell(
             f"\nThe run goes on without you. To see it: {place.command(f'show {run_id} --follow')}"

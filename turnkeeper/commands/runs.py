@@ -7,7 +7,7 @@ import getpass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from turnkeeper.commands.place import Complaint, Place
+from turnkeeper.commands.place import USAGE, Complaint, Place
 from turnkeeper.commands.terminal import say, say_json, tell
 
 if TYPE_CHECKING:
@@ -20,7 +20,10 @@ _NUMBERS = ("TURNS", "TOKENS")
 async def list_runs(place: Place, options: argparse.Namespace) -> int:
     """Print a table of runs, newest first."""
     async with place.client(to_read=True) as client:
-        runs = [r async for r in client.list_runs(options.query, limit=options.count)]
+        try:
+            runs = [r async for r in client.list_runs(options.query, limit=options.count)]
+        except ValueError as error:
+            raise Complaint(str(error), USAGE) from error
     if options.json:
         say_json({"runs": [_as_json(r) for r in runs]})
     elif runs:

@@ -23,11 +23,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from turnkeeper.client import AgentClient, AgentRunHandle
+from turnkeeper.client import AgentClient
 from turnkeeper.contract import GENERATE, RunResult
 from turnkeeper.errors import TurnkeeperError
-from turnkeeper.follow import Step, follow
-from turnkeeper.testing.embedded import NAMESPACE, EmbeddedServer
+from turnkeeper.follow import Step
+from turnkeeper.testing.embedded import EmbeddedServer
 from turnkeeper.testing.evidence import Activity, Evidence, read_lines
 from turnkeeper.testing.killer import Kill, Order
 from turnkeeper.testing.process import ChildProcess
@@ -35,6 +35,7 @@ from turnkeeper.testing.stack import (
     READY_SECONDS,
     DemoAgent,
     claim,
+    connect,
     living_dev,
     provider_url,
     start_provider,
@@ -160,15 +161,13 @@ class _Scene:
 
     async def _play(self, killer: _Killer) -> CrashReport:
         worker = await self._worker(search_seconds=_SEARCH_SECONDS)
-        client = await AgentClient.connect(
-            self.address, namespace=NAMESPACE, task_queue=self.task_queue
-        )
+        client = await connect(self.address, self.demo.state_dir, task_queue=self.task_queue)
         self.say(f"killer    pid {killer.pid}, reads the run's history and sends SIGKILL")
         run = await client.start(
             self.demo.agent, self.demo.question, id=self.id, task_timeout=_TASK_SECONDS
         )
         self.say(f"question  {self.demo.question}\nrun       {run.id}\n")
-        steps = asyncio.create_task(_shown(self.demo, client, run))
+        steps = asyncio.ensure_future(self.demo.show(run.follow()))
         first, status_1 = await self._kill(killer, worker, "search", "turn-1/call-0", self.tool_log)
         worker = await self._worker()
         second, status_2 = await self._kill(killer, worker, GENERATE, "turn-2", self.request_log)
@@ -306,10 +305,6 @@ def _unless(holds: bool, problem: str) -> str | None:
 
 def _first(problems: list[str]) -> str | None:
     return problems[0] if problems else None
-
-
-async def _shown(demo: CrashDemo, client: AgentClient, run: AgentRunHandle) -> None:
-    await demo.show(follow(client.client, run.id))
 
 
 class _Killer:

@@ -135,7 +135,7 @@ def _open_work(log: Path) -> str | None:
 
 
 async def _serve(address: str) -> None:
-    client = await AgentClient.connect(address, namespace=NAMESPACE)
+    client = await AgentClient.connect(address, namespace=NAMESPACE, settings={})
     while line := await asyncio.to_thread(sys.stdin.readline):
         done = await kill(client, Order(**json.loads(line)))
         sys.stdout.write(json.dumps(asdict(done)) + "\n")

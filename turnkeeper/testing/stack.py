@@ -22,12 +22,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from turnkeeper.contract import TASK_QUEUE
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.testing.embedded import NAMESPACE, EmbeddedServer
 from turnkeeper.testing.process import ChildProcess
+
+if TYPE_CHECKING:
+    from turnkeeper.client import AgentClient
 
 __all__ = [
     "DemoAgent",
@@ -35,6 +38,7 @@ __all__ = [
     "Stack",
     "StackError",
     "claim",
+    "connect",
     "living_address",
     "living_dev",
     "provider_command",
@@ -63,14 +67,24 @@ class DemoAgent:
 class Stack:
     """A running stack; made by `start`.
 
-    `root` is the checkout that has `worker.py`; `provider` is None where the real one is used.
+    `provider` is None, and `provider_url` too, where the real one is used.
     """
 
-    def __init__(self, root: Path, state_dir: Path, held: contextlib.ExitStack) -> None:
-        self.root = root
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        server: EmbeddedServer,
+        worker: ChildProcess,
+        provider: ChildProcess | None,
+        provider_url: str | None,
+        held: contextlib.ExitStack,
+    ) -> None:
         self.state_dir = state_dir
-        self.provider: ChildProcess | None = None
-        self.provider_url: str | None = None
+        self.server = server
+        self.worker = worker
+        self.provider = provider
+        self.provider_url = provider_url
         self._held = held
 
     @classmethod
@@ -86,8 +100,8 @@ class Stack:
     ) -> Stack:
         """Start all of it, which takes a second or two; then wait for the worker with `ready`.
 
-        `console` shows the worker's log on our stderr; else it is in `worker.log`, beside those of
-        the others, in the state directory.
+        `root` is the checkout that has `worker.py`. `console` shows the worker's log on our stderr;
+        else it is in `worker.log`, beside those of the others, in the state directory.
 
         Raises:
             StackError: another stack serves this state directory.
@@ -95,31 +109,33 @@ class Stack:
         """
         with contextlib.ExitStack() as parts:
             parts.enter_context(claim(state_dir, announce))
-            stack = cls(root, state_dir, parts)
+            provider, url = None, None
             if not uses_real_provider(os.environ):
                 # Begun first and awaited last: it comes up while the server does.
-                stack.provider = start_provider(root, state_dir, demo.script)
-                parts.callback(stack.provider.end)
-            stack.server = EmbeddedServer.start(state_dir, ui=ui, announce=announce)
-            # Ends after the worker and before the provider, in the order of these lines.
-            parts.callback(stack.server.stop)
-            if stack.provider is not None:
-                stack.provider_url = provider_url(stack.provider)
-            environment = worker_environment(os.environ, state_dir, stack.provider_url)
-            stack.worker = ChildProcess.start(
+                provider = start_provider(root, state_dir, demo.script)
+                parts.callback(provider.end)
+            server = EmbeddedServer.start(state_dir, ui=ui, announce=announce)
+            parts.callback(server.stop)
+            if provider is not None:
+                url = provider_url(provider)
+            worker = ChildProcess.start(
                 "worker",
-                worker_command(demo.agents, stack.address, TASK_QUEUE),
+                worker_command(demo.agents, server.address, TASK_QUEUE),
                 folder=state_dir,
                 cwd=root,
-                environment=environment,
+                environment=worker_environment(os.environ, state_dir, url),
                 console=console,
             )
-            parts.callback(stack.worker.end)
-            stack._held = parts.pop_all()
-        return stack
-
-    server: EmbeddedServer
-    worker: ChildProcess
+            # Last in, first out: the worker ends first, so that it can finish what it does.
+            parts.callback(worker.end)
+            return cls(
+                state_dir,
+                server=server,
+                worker=worker,
+                provider=provider,
+                provider_url=url,
+                held=parts.pop_all(),
+            )
 
     @property
     def address(self) -> str:
@@ -156,7 +172,7 @@ class Stack:
         return next((p for p in parts if p is not None and p.status is not None), None)
 
     def stop(self) -> None:
-        """End it all, the worker first, so that it can finish what it does."""
+        """End it all."""
         self._held.close()
 
     def __enter__(self) -> Self:
@@ -217,11 +233,26 @@ def worker_environment(
     """The worker's environment: the embedded server's namespace, our artifacts, the provider."""
     # A person's own Temporal settings (a cloud's key, TLS) do not belong to the embedded server.
     own = {k: v for k, v in environment.items() if not k.startswith("TEMPORAL_")}
-    own["TEMPORAL_NAMESPACE"] = NAMESPACE
+    own |= {"TEMPORAL_NAMESPACE": NAMESPACE, "TEMPORAL_CONFIG_FILE": os.devnull}
     own.setdefault("TURNKEEPER_ARTIFACTS", str(state_dir / "artifacts"))
     if provider is not None:
         own |= {"ANTHROPIC_BASE_URL": provider, "ANTHROPIC_API_KEY": "scripted"}
     return own
+
+
+async def connect(address: str, state_dir: Path, *, task_queue: str = TASK_QUEUE) -> AgentClient:
+    """A client for the embedded server, whatever Temporal settings a person has of their own.
+
+    Raises:
+        ConnectionError: it does not answer.
+    """
+    # Here, since `--help` of commands that use this module must not wait for it.
+    from turnkeeper.artifacts import open_store
+    from turnkeeper.client import AgentClient
+
+    client = await AgentClient.connect(address, namespace=NAMESPACE, settings={})
+    where = os.environ.get("TURNKEEPER_ARTIFACTS") or str(state_dir / "artifacts")
+    return AgentClient(client.client, task_queue=task_queue, store=open_store(where))
 
 
 # --- one stack per state directory ------------------------------------------------------------
