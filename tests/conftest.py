@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 from temporalio.client import Client
+from temporalio.testing import WorkflowEnvironment
 
 from tests import archive
 from tests.rig import RigFactory, open_rig
 from turnkeeper.client import AgentClient
-from turnkeeper.testing.embedded import EmbeddedServer
+from turnkeeper.converter import data_converter
+from turnkeeper.testing.embedded import EmbeddedServer, dev_server_arguments, find_temporal
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
@@ -53,6 +55,20 @@ async def client(server: EmbeddedServer, histories: archive.Archive) -> AsyncIte
     connected = histories.watched((await AgentClient.connect(server.address)).client)
     yield connected
     await histories.take(connected)
+
+
+@pytest.fixture(scope="session")
+async def virtual(histories: archive.Archive) -> AsyncIterator[WorkflowEnvironment]:
+    """A server on which each run's time is skipped while it waits."""
+    environment = await WorkflowEnvironment.start_time_skipping_v2(
+        data_converter=data_converter,
+        dev_server_existing_path=find_temporal(),
+        dev_server_extra_args=dev_server_arguments(time_skipping=True),
+        dev_server_log_level="error",
+    )
+    async with environment:
+        yield environment
+        await histories.take(environment.client)
 
 
 def replay_cold(folder: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,10 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import CancelledError
 from temporalio.testing import WorkflowEnvironment
 
-from tests.archive import Archive
 from tests.rig import RigFactory, open_rig, until
 from turnkeeper import Limits, RetryTool, StopRun, ToolContext, tool
-from turnkeeper.converter import data_converter
 from turnkeeper.errors import RunCancelled
 from turnkeeper.testing import call, calls, text
-from turnkeeper.testing.embedded import dev_server_arguments, find_temporal
 
 FAST = {"heartbeat_seconds": 1}
 
@@ -183,20 +179,6 @@ async def test_the_time_limit_ends_a_long_generation(rig: RigFactory) -> None:
         assert 0.9 < result.seconds < 2.5
         assert result.usage.estimated_tokens > 0
         await until(lambda: r.provider.requests[-1].outcome == "client_gone")
-
-
-@pytest.fixture(scope="module")
-async def virtual(histories: Archive) -> AsyncIterator[WorkflowEnvironment]:
-    """A server on which each run's time is skipped while it waits."""
-    environment = await WorkflowEnvironment.start_time_skipping_v2(
-        data_converter=data_converter,
-        dev_server_existing_path=find_temporal(),
-        dev_server_extra_args=dev_server_arguments(time_skipping=True),
-        dev_server_log_level="error",
-    )
-    async with environment:
-        yield environment
-        await histories.take(environment.client)
 
 
 async def test_a_retry_in_an_hour_takes_no_time_on_a_virtual_clock(

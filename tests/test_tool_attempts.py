@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
 import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -13,22 +11,14 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-import worker
-from activities.providers.anthropic import AnthropicProvider
-from activities.registry import Registry
+from tests.fleet import Fleet, agent
 from tests.rig import RigFactory, until
-from turnkeeper import Agent, Limits, RetryTool, ToolContext, ToolFailed, tool
+from turnkeeper import Limits, RetryTool, ToolContext, ToolFailed, tool
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.client import AgentClient
 from turnkeeper.testing import ScriptedProvider, call, text
-from turnkeeper.testing.embedded import EmbeddedServer
 
 SCRIPT: list[Any] = [call("work"), lambda x: text(x.last_results[0].text)]
-
-
-def agent(*tools: Any) -> Agent:
-    """The agent `tester` with these tools."""
-    return Agent(name="tester", model="claude-sonnet-5-5", instructions="Test.", tools=tools)
 
 
 def failing(
@@ -155,37 +145,13 @@ async def test_heartbeat_details_reach_the_next_attempt(rig: RigFactory) -> None
 # --- workers that differ --------------------------------------------------------------------------
 
 
-@dataclasses.dataclass
-class Fleet:
-    """A task queue whose workers have different tools."""
-
-    agents: AgentClient
-    provider: ScriptedProvider
-    folder: Path
-    address: str
-
-    @contextlib.asynccontextmanager
-    async def worker(self, *tools: Any) -> AsyncIterator[None]:
-        """A worker, on a connection of its own as in another process."""
-        client = (await AgentClient.connect(self.address)).client
-        model = AnthropicProvider(api_key="test-key-0123456789", base_url=self.provider.url)
-        settings = worker.Settings(
-            task_queue=self.agents.task_queue, grace_seconds=1, sticky_seconds=1
-        )
-        store = FolderStore(self.folder)
-        served = Registry([agent(*tools)])
-        async with worker.build_worker(client, served, {"anthropic": model}, store, settings):
-            yield
-        await model.close()
-
-
 @pytest.fixture
-async def fleet(client: Client, server: EmbeddedServer, tmp_path: Path) -> AsyncIterator[Fleet]:
+async def fleet(client: Client, tmp_path: Path) -> AsyncIterator[Fleet]:
     """A task queue without workers, and a model that asks for `work` after half a second."""
     script: list[Any] = [call("work", delay=0.5), lambda x: text(x.last_results[0].text)]
     async with ScriptedProvider(script, fsync=False) as provider:
         agents = AgentClient(client, task_queue=f"test-{uuid.uuid4()}", store=FolderStore(tmp_path))
-        yield Fleet(agents, provider, tmp_path, server.address)
+        yield Fleet(agents, provider, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +173,7 @@ async def test_a_call_goes_to_a_worker_that_has_the_tool(
 
     work = tool(effect=effect, retries=retries, name="work")(run_of)  # type: ignore[call-overload]
     # Pinned with the tool, the run then meets a worker of another release, without it.
-    async with fleet.worker(work):
+    async with fleet.worker(agent(work)):
         run = await fleet.agents.start("tester", "q", task_timeout=2)
         await until(lambda: fleet.provider.requests)
     handle = fleet.agents.client.get_workflow_handle(run.id)
@@ -216,10 +182,10 @@ async def test_a_call_goes_to_a_worker_that_has_the_tool(
         pending = (await handle.describe()).raw_description.pending_activities
         return sum(p.activity_type.name == "work" and p.attempt > 2 for p in pending)
 
-    async with fleet.worker():
+    async with fleet.worker(agent()):
         await until(handed_back)
         assert seen == []
-        async with fleet.worker(work):
+        async with fleet.worker(agent(work)):
             result = await run.result(timeout=30)
     assert (result.answer, seen) == ("done", attempts)
 
