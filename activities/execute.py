@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.contract import ExecuteInput, ExecuteOutput, Timing
 from turnkeeper.entries import result
 from turnkeeper.errors import RetryTool, StopRun, ToolFailed
-from turnkeeper.text import clip, one_line
+from turnkeeper.text import clip_json, json_size, one_line
 from turnkeeper.tools import Tool, ToolContext
 
 _BUGS = (
@@ -38,6 +39,10 @@ _BUGS = (
     TypeError,
 )
 """The same attempt would fail again."""
+MAX_DELAY_SECONDS = 3_600
+"""The longest wait that a tool's RetryTool gets."""
+# Far more than is shown: a secret at the cut would not be recognised.
+_MAX_SAID = 64_000
 
 log = structlog.get_logger("turnkeeper.execute")
 
@@ -92,6 +97,8 @@ class Execute:
             arguments = tool.bind(asked.arguments, context)
         except ValueError as error:
             return self._output(asked, "invalid", str(error), began)
+        except BaseException as error:  # noqa: BLE001  an author's validator may raise anything
+            raise self._raised(asked, asked.attempts, error) from None
         attempts.begun += 1
         context.attempt = attempts.begun
         activity.heartbeat(attempts)
@@ -111,9 +118,9 @@ class Execute:
         except asyncio.CancelledError:
             self._cancelled(asked, attempts)
         except ToolFailed as error:
-            return self._output(asked, "error", str(error) or "The tool failed.", began)
+            return self._output(asked, "error", _said(error) or "The tool failed.", began)
         except StopRun as error:
-            reason = one_line(self._redactor.error(str(error)), 1_000)
+            reason = one_line(self._redactor.error(_said(error)), 1_000)
             return self._output(asked, "stop", f"The run ends: {reason}", began, reason=reason)
         except RetryTool as error:
             raise self._again(asked, attempts.begun, error) from None
@@ -139,7 +146,7 @@ class Execute:
         except Unreadable as error:
             told = f"The tool ran to its end, but returned {error}, which cannot be shown."
             return self._output(asked, "error", told, began)
-        if len(text.encode()) <= asked.result_bytes:
+        if json_size(text) <= asked.result_bytes:
             return self._output(asked, "ok", text, began)
         artifact = None
         try:
@@ -162,7 +169,7 @@ class Execute:
         artifact: str | None = None,
     ) -> ExecuteOutput:
         failed = status in ("error", "invalid")
-        shown = clip(self._redactor.error(text) if failed else text, asked.result_bytes)
+        shown = clip_json(self._redactor.error(text) if failed else text, asked.result_bytes)
         timing = Timing(queue_ms=queue_ms(), run_ms=round((time.monotonic() - began) * 1000))
         log.info(
             "executed",
@@ -200,20 +207,19 @@ class Execute:
         )
 
     def _again(self, asked: ExecuteInput, begun: int, error: RetryTool) -> ApplicationError:
-        why = str(error) or "it asked to be tried again"
+        why = _said(error) or "it asked to be tried again"
         if begun >= asked.attempts:
             return self._final(asked, begun, why, "RetryTool")
         log.info("tool asks for another attempt", tool=asked.tool, key=asked.key, attempt=begun)
+        delay = _delay(error.delay)
         return ApplicationError(
             one_line(self._redactor.error(why), 1_000),
             type="RetryTool",
-            next_retry_delay=_backoff(begun)
-            if error.delay is None
-            else timedelta(seconds=error.delay),
+            next_retry_delay=_backoff(begun) if delay is None else delay,
         )
 
     def _raised(self, asked: ExecuteInput, begun: int, error: BaseException) -> ApplicationError:
-        trace = self._redactor.error("".join(traceback.format_exception(error, limit=-10)))
+        trace = self._redactor.error(_trace(error))
         log.error("tool raised", tool=asked.tool, key=asked.key, attempt=begun, error=trace[-4000:])
         why = f"{type(error).__name__}: {_said(error)}"
         if asked.effect == "once" or begun >= asked.attempts or isinstance(error, _BUGS):
@@ -292,6 +298,20 @@ def _caught(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 
 def _said(error: BaseException) -> str:
     try:
-        return str(error)[:2_000]
-    except Exception:  # noqa: BLE001  an exception's own __str__ may raise
+        return str.__str__(str(error))[:_MAX_SAID]
+    except BaseException:  # noqa: BLE001  an exception's own __str__ may raise anything
         return "(no message)"
+
+
+def _trace(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error, limit=-10))
+    except BaseException:  # noqa: BLE001  so may what the traceback module asks it for
+        return f"{type(error).__name__}: {_said(error)}"
+
+
+def _delay(seconds: Any) -> timedelta | None:
+    """A tool author's delay within bounds; None for what is no number."""
+    if not isinstance(seconds, (int, float)) or not math.isfinite(seconds):
+        return None
+    return timedelta(seconds=min(max(seconds, 0), MAX_DELAY_SECONDS))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any
 
 from pydantic_core import to_json
 
-from turnkeeper.text import clip, well_formed
+from turnkeeper.text import clip_json, json_size, well_formed
 
 _NOTHING = "(the tool returned nothing)"
 
@@ -20,24 +20,42 @@ def text_of(value: Any) -> str:
     """Text as it is; models, dataclasses and containers as JSON, NaN and Infinity as strings.
 
     Raises:
-        Unreadable: bytes that are not UTF-8, generators, and what JSON cannot say.
+        Unreadable: bytes that are not UTF-8, iterators, and what JSON cannot say.
     """
+    try:
+        return _text(value)
+    except Unreadable:
+        raise
+    except BaseException as error:  # noqa: BLE001 - see below
+        # Anything may be returned, and its own serialiser may raise anything, SystemExit too.
+        raise Unreadable(f"a {type(value).__name__} ({type(error).__name__})") from None
+
+
+def _text(value: Any) -> str:
     if value is None:
         return _NOTHING
     if isinstance(value, str):
-        return well_formed(value) or "(empty text)"
+        # The plain text of a subclass, whose own methods may do anything.
+        return well_formed(str.__str__(value)) or "(empty text)"
     if isinstance(value, (bytes, bytearray)):
         try:
             return bytes(value).decode()
         except UnicodeDecodeError:
             raise Unreadable(f"{len(value)} bytes that are not UTF-8 text") from None
-    if inspect.isgenerator(value) or inspect.isasyncgen(value) or inspect.iscoroutine(value):
-        raise Unreadable(f"a {type(value).__name__}")
-    try:
-        return to_json(value, inf_nan_mode="strings").decode()
-    except Exception as error:  # noqa: BLE001
-        # Anything may be returned, and its own serialiser may raise anything.
-        raise Unreadable(f"a {type(value).__name__} ({type(error).__name__})") from None
+    _refuse_iterators(value)
+    return to_json(value, inf_nan_mode="strings").decode()
+
+
+def _refuse_iterators(value: Any) -> None:
+    """The serialiser would read them to their end, which some do not have."""
+    stack, seen = [value], set[int]()
+    while stack:
+        item = stack.pop()
+        if isinstance(item, (Iterator, AsyncIterator, Coroutine)):
+            raise Unreadable(f"a {type(item).__name__}")
+        if isinstance(item, (dict, list, tuple, set, frozenset)) and id(item) not in seen:
+            seen.add(id(item))
+            stack.extend(item.values() if isinstance(item, dict) else item)
 
 
 def extract(text: str, limit: int, artifact: str | None) -> str:
@@ -49,4 +67,4 @@ def extract(text: str, limit: int, artifact: str | None) -> str:
         else "The rest could not be stored and is lost."
     )
     note = f"[This result has {size} bytes, too many to show. {more}]\n"
-    return note + clip(text, max(limit - len(note), 200))
+    return note + clip_json(text, max(limit - json_size(note), 200))

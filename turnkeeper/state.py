@@ -188,15 +188,16 @@ class RunState(BaseModel):
             )
             for i, p in enumerate(proposed)
         ]
-        for call, p in zip(self.calls, proposed, strict=True):
-            if self.tool(call) is None:
-                call.refuse(self._no_such_tool(call.tool))
-            elif p.refused is not None:
-                call.refuse(p.refused)
+        # First: a reply may hold a thousand calls, and a refusal names all tools.
         for call in self.calls[self.limits.calls_per_turn :]:
             call.finish(
                 "not_run", f"Not run: at most {self.limits.calls_per_turn} calls in one reply."
             )
+        for call, p in zip(self.calls[: self.limits.calls_per_turn], proposed, strict=False):
+            if self.tool(call) is None:
+                call.refuse(self._no_such_tool(call.tool))
+            elif p.refused is not None:
+                call.refuse(p.refused)
         self.phase = Phase.EXECUTE
 
     # --- EXECUTE --------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -36,6 +37,11 @@ def utf8_size(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
+def json_size(text: str) -> int:
+    """Bytes of well-formed `text` inside JSON, where a control character takes six."""
+    return len(json.dumps(text, ensure_ascii=False).encode()) - 2
+
+
 def clip(text: str, limit: int) -> str:
     """The head and tail of `text` within `limit` bytes of UTF-8, saying how much was left out."""
     data = well_formed(text).encode()
@@ -46,3 +52,14 @@ def clip(text: str, limit: int) -> str:
     head = data[: keep * 2 // 3].decode("utf-8", "ignore")
     tail = data[len(data) - keep // 3 :].decode("utf-8", "ignore") if keep >= 3 else ""
     return f"{head}\n[... {len(data) - keep} bytes left out ...]\n{tail}"
+
+
+def clip_json(text: str, limit: int) -> str:
+    """As `clip`, but within `limit` bytes of JSON: what history and requests are made of."""
+    room = limit
+    shown = clip(text, room)
+    while room > 0 and (size := json_size(shown)) > limit:
+        # Plain text fits at once; where escapes are dense the room shrinks a few times.
+        room = room * limit // size
+        shown = clip(text, room)
+    return shown

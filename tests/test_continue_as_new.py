@@ -1,0 +1,484 @@
+"""A run that continues as new, however often, is the run that it would have been without."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+
+from activities.views import Views
+from tests import conversations
+from tests.conversations import conversation
+from tests.prose import prose
+from tests.restoring import RestoringRun
+from tests.rig import RigFactory
+from turnkeeper import Limits, RunResult, Tool, ToolContext, tool
+from turnkeeper.artifacts import FolderStore
+from turnkeeper.entries import Position, message
+from turnkeeper.errors import StateLost
+from turnkeeper.history import HistoryReader
+from turnkeeper.spec import HistoryPolicy
+from turnkeeper.testing import Exchange, Reply, call, calls, text
+from turnkeeper.view import View
+
+OFTEN = HistoryPolicy(events=50)
+"""The smallest threshold: a switch about every fourth turn."""
+PATIENT = Limits(turns=1_000, consecutive_errors=100, repetition=100)
+OPEN = {"window": 10**7}
+TURNS = 14
+
+
+@tool(effect="read")
+def page(number: int, size: int = 300) -> str:
+    """Read a page of a report."""
+    return prose(number, size)
+
+
+@tool(effect="read")
+async def nap(seconds: float) -> str:
+    """Sleep."""
+    await asyncio.sleep(seconds)
+    return "slept"
+
+
+def pages(turns: int, size: int = 300) -> Callable[[Exchange], Reply]:
+    """A script that reads two pages a turn, then answers."""
+
+    def script(x: Exchange) -> Reply:
+        if x.turn >= turns:
+            return text("Read.")
+        return calls([("page", {"number": x.turn * 2 + i, "size": size}) for i in range(2)])
+
+    return script
+
+
+async def digests(
+    rig: RigFactory, seeds: list[int], **options: Any
+) -> dict[int, tuple[str, Position, int, int]]:
+    """How the conversations of the seeds end, at once in one rig; asserts what holds for all."""
+    scripts = {f"conversation {seed}": conversation(seed, TURNS) for seed in seeds}
+
+    def script(x: Exchange) -> Reply:
+        answered: Reply = scripts[x.prompt.split("\n")[0]](x)
+        return answered
+
+    options.setdefault("limits", PATIENT)
+    async with rig(script, tools=conversations.TOOLS, provider=OPEN, **options) as r:
+        results = await asyncio.gather(*(r.run(prompt) for prompt in scripts))
+        assert r.provider.rejections == {}
+        assert await r.task_failures() == 0
+        if "history" in options:
+            for workflow_id in r.ids:
+                assert len(await r.carried(workflow_id)) >= 2
+    return {
+        seed: (result.outcome, result.transcript, result.calls, result.errors)
+        for seed, result in zip(seeds, results, strict=True)
+    }
+
+
+# --- the same run -------------------------------------------------------------------------------
+
+
+async def test_the_transcript_is_the_same_with_and_without(rig: RigFactory) -> None:
+    """Conversations of every kind end with equal digests, whether they continued as new or not."""
+    seeds = list(range(2_000, 2_008))
+    assert await digests(rig, seeds, history=OFTEN) == await digests(rig, seeds)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        PATIENT,
+        Limits(turns=6, consecutive_errors=100, on_limit="answer"),
+        Limits(turns=100, consecutive_errors=3, on_limit="answer"),
+        Limits(turns=100, consecutive_errors=100, tokens=30_000),
+    ],
+    ids=["to the end", "last answer", "errors", "tokens"],
+)
+async def test_the_state_is_all_that_a_run_keeps(rig: RigFactory, limits: Limits) -> None:
+    """Restored from JSON before every step, a run ends as it does otherwise."""
+    seeds = list(range(3_000, 3_005))
+    plain = await digests(rig, seeds, limits=limits)
+    assert await digests(rig, seeds, limits=limits, workflow=RestoringRun) == plain
+
+
+# --- cold readers -------------------------------------------------------------------------------
+
+
+def nothing_kept(views: Views, workflow_id: str, view: View) -> None:
+    """A worker that has never seen the run."""
+
+
+def one_turn_behind(views: Views, workflow_id: str, view: View) -> None:
+    """A worker that missed the last turn."""
+    earlier = View(view.entries[: max(len(view.entries) - 3, 0)])
+    views._views[workflow_id] = earlier
+
+
+def many_turns_behind(views: Views, workflow_id: str, view: View) -> None:
+    """A worker that only saw the beginning."""
+    views._views.setdefault(workflow_id, View(view.entries[:4]))
+
+
+def other_content(views: Views, workflow_id: str, view: View) -> None:
+    """A worker that holds another conversation under the same id."""
+    views._views[workflow_id] = View([message(f"other {n}") for n in range(30)])
+
+
+@pytest.mark.parametrize("keep", [nothing_kept, one_turn_behind, many_turns_behind, other_content])
+@pytest.mark.parametrize("history", [OFTEN, None], ids=["often", "never"])
+async def test_a_worker_that_lacks_the_view_reads_it(
+    rig: RigFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    keep: Callable[[Views, str, View], None],
+    history: HistoryPolicy | None,
+) -> None:
+    """What the cache does not have comes from history and segments, and it is the same."""
+    reads: list[Position] = []
+    read = HistoryReader.view
+
+    async def counted(self: HistoryReader, wanted: Position, known: View | None = None) -> View:
+        reads.append(wanted)
+        view = await read(self, wanted, known)
+        assert view.position == wanted
+        assert View(view.entries).digests == view.digests
+        return view
+
+    script = pages(12)
+    async with rig(script, tools=[page], limits=PATIENT, provider=OPEN) as r:
+        plain = await r.run()
+    monkeypatch.setattr(HistoryReader, "view", counted)
+    monkeypatch.setattr(Views, "keep", keep)
+    options = {"history": history} if history else {}
+    async with rig(script, tools=[page], limits=PATIENT, provider=OPEN, **options) as r:
+        result = await r.run()
+        assert (result.outcome, result.transcript) == ("completed", plain.transcript)
+        assert len(reads) >= 10
+        assert r.provider.rejections == {}
+
+
+# --- segments that are not what was stored ------------------------------------------------------
+
+
+def missing(path: Path) -> None:
+    """Deleted."""
+    path.unlink()
+
+
+def truncated(path: Path) -> None:
+    """Half of it."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def emptied(path: Path) -> None:
+    """A name without content, as a crash may leave it."""
+    path.write_bytes(b"")
+
+
+def flipped(path: Path) -> None:
+    """One bit is another, inside a text: it stays good JSON."""
+    data = bytearray(path.read_bytes())
+    data[data.index(b'"text":"') + 10] ^= 1
+    path.write_bytes(data)
+
+
+def swapped(path: Path) -> None:
+    """Another artifact of the same run, whole and valid."""
+    others = [p for p in path.parent.iterdir() if p.name not in (path.name, "owner")]
+    path.write_bytes(others[0].read_bytes())
+
+
+@pytest.mark.parametrize("damage", [missing, truncated, emptied, flipped, swapped])
+@pytest.mark.parametrize("which", [0, -1], ids=["oldest", "newest"])
+async def test_a_damaged_segment_ends_the_run_by_name(
+    rig: RigFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    which: int,
+) -> None:
+    """A worker that must read a segment which is not what was stored gives up: `state_lost`."""
+    sealed: list[Path] = []
+    put = FolderStore.put
+
+    async def noted(self: FolderStore, owner: str, data: bytes) -> str:
+        artifact = await put(self, owner, data)
+        sealed.extend(self.root.glob(f"*/{artifact}"))
+        return artifact
+
+    @tool(effect="read")
+    def harm() -> str:
+        """Damage what was sealed."""
+        damage(sealed[which])
+        return "done"
+
+    def script(x: Exchange) -> Reply:
+        return call("harm") if x.turn == 12 else pages(20)(x)
+
+    monkeypatch.setattr(FolderStore, "put", noted)
+    monkeypatch.setattr(Views, "keep", nothing_kept)
+    async with rig(script, tools=[page, harm], limits=PATIENT, history=OFTEN, provider=OPEN) as r:
+        result = await r.run()
+        assert result.outcome == "state_lost"
+        assert result.reason is not None
+        assert "artifact" in result.reason
+        assert len(sealed) >= 2
+        assert len(r.provider.requests) == 13
+        with pytest.raises(StateLost):
+            await r.transcript()
+        assert await r.task_failures() == 0
+
+
+# --- messages, limits and ends around a switch --------------------------------------------------
+
+
+class Gate:
+    """Holds the store's writes of segments, or fails them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached = asyncio.Event()
+        self.open = asyncio.Event()
+        self.failures = 0
+        put = FolderStore.put
+
+        async def held(store: FolderStore, owner: str, data: bytes) -> str:
+            self.reached.set()
+            if self.failures > 0:
+                self.failures -= 1
+                raise OSError("the disk is full")
+            await self.open.wait()
+            return await put(store, owner, data)
+
+        monkeypatch.setattr(FolderStore, "put", held)
+
+
+@contextlib.asynccontextmanager
+async def at_the_switch(rig: RigFactory, monkeypatch: pytest.MonkeyPatch, **start: Any) -> Any:
+    """A run whose first switch hangs in the artifact store."""
+    gate = Gate(monkeypatch)
+    async with rig(
+        pages(20), tools=[page], limits=PATIENT, history=OFTEN, settings={"heartbeat_seconds": 1}
+    ) as r:
+        handle = await r.start(**start)
+        async with asyncio.timeout(20):
+            await gate.reached.wait()
+        yield r, handle, gate
+        gate.open.set()
+
+
+async def test_a_stop_is_heard_while_the_run_continues_as_new(
+    rig: RigFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that hangs does not hold up a stop."""
+    async with at_the_switch(rig, monkeypatch) as (_, handle, _):
+        assert await handle.stop("enough", actor="ann") == "stopping"
+        result = await handle.result(check=False, timeout=10)
+        assert (result.outcome, result.reason) == ("stopped", "stopped by ann: enough")
+
+
+async def test_a_cancel_is_heard_while_the_run_continues_as_new(
+    rig: RigFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is cancelled while it seals is cancelled, not lost."""
+    async with at_the_switch(rig, monkeypatch) as (r, handle, _):
+        workflow = r.client.get_workflow_handle(handle.id)
+        await workflow.cancel(reason="a person")
+        result = await handle.result(check=False, timeout=10)
+        assert result.outcome == "cancelled"
+        described = await workflow.describe()
+        assert described.status == WorkflowExecutionStatus.CANCELED
+
+
+async def test_the_time_limit_holds_while_the_run_continues_as_new(
+    rig: RigFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that hangs does not hold up the time limit."""
+    async with at_the_switch(rig, monkeypatch, limits={"wall_seconds": 4}) as (_, handle, _):
+        result = await handle.result(check=False, timeout=15)
+        assert result.outcome == "time_limit"
+        assert 4 <= result.seconds < 7
+
+
+async def test_a_store_that_is_down_only_delays(
+    rig: RigFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run whose store fails for a while goes on when it is back, and is the same run."""
+    async with rig(pages(8), tools=[page], limits=PATIENT) as r:
+        plain = await r.run()
+    gate = Gate(monkeypatch)
+    gate.failures = 2
+    gate.open.set()
+    async with rig(pages(8), tools=[page], limits=PATIENT, history=OFTEN) as r:
+        result = await r.run()
+        assert (result.outcome, result.transcript) == ("completed", plain.transcript)
+        assert gate.failures == 0
+
+
+async def test_the_deadline_is_one_for_the_whole_run(rig: RigFactory) -> None:
+    """The time limit counts from the first start, over every switch."""
+
+    def script(x: Exchange) -> Reply:
+        return call("nap", {"seconds": 0.1})
+
+    limits = PATIENT.model_copy(update={"wall_seconds": 5})
+    async with rig(script, tools=[nap], limits=limits, history=OFTEN) as r:
+        result = await r.run()
+        assert result.outcome == "time_limit"
+        assert 5 <= result.seconds < 7
+        carried = [state for _, state in await r.carried()]
+        assert len(carried) >= 2
+        assert len({state.deadline for state in carried}) == 1
+        first = (await r.executions())[0][0]
+        assert carried[0].started == pytest.approx(first.event_time.ToMicroseconds() / 1e6, abs=1)
+
+
+async def test_what_the_caller_gave_is_kept(rig: RigFactory) -> None:
+    """Metadata, limits and the request key are those of the start in every execution."""
+    seen: list[dict[str, str]] = []
+
+    @tool(effect="idempotent")
+    def note(number: int, ctx: ToolContext) -> str:
+        """See the context."""
+        seen.append(dict(ctx.metadata))
+        return f"noted {number}"
+
+    def script(x: Exchange) -> Reply:
+        return call("note", {"number": x.turn})
+
+    given = {"tenant": "acme", "principal": "ann"}
+    async with rig(script, tools=[note], limits=PATIENT, history=OFTEN) as r:
+        result = await r.run(metadata=given, request_key="q-17", limits={"turns": 15})
+        assert (result.outcome, result.turns) == ("turn_limit", 15)
+        assert seen == [given] * 15
+        carried = [state for _, state in await r.carried()]
+        assert len(carried) >= 2
+        for state in carried:
+            assert state.request.metadata == given
+            assert state.request.request_key == "q-17"
+            assert state.limits.turns == 15
+            assert state.limits.repetition == 100
+
+
+async def keys_of(rig: RigFactory, workflow_id: str, **options: Any) -> list[str]:
+    """The keys that the tools of a run see, in order."""
+    seen: list[str] = []
+
+    @tool(effect="idempotent")
+    def pay(number: int, ctx: ToolContext) -> str:
+        """See the key."""
+        seen.append(ctx.idempotency_key)
+        return f"paid {number}"
+
+    def script(x: Exchange) -> Reply:
+        if x.turn == 10:
+            return text("Paid.")
+        return calls([("pay", {"number": 1}) for _ in range(2)])
+
+    async with rig(script, tools=[pay], limits=PATIENT, **options) as r:
+        request = {"agent": "tester", "prompt": "question", "request_key": "q-17"}
+        handle: WorkflowHandle[Any, RunResult] = await r.start_raw(request, id=workflow_id)
+        await handle.result()
+        if options:
+            assert len(await r.carried(workflow_id)) >= 2
+    return seen
+
+
+async def test_keys_are_the_same_and_unique(rig: RigFactory) -> None:
+    """A call's key comes from its place in the run: not from executions, never the same twice."""
+    plain = await keys_of(rig, "keys-of-one-run")
+    assert len(set(plain)) == len(plain) == 20
+    assert await keys_of(rig, "keys-of-one-run", history=OFTEN) == plain
+    assert not set(plain) & set(await keys_of(rig, "keys-of-another-run"))
+
+
+# --- large things -------------------------------------------------------------------------------
+
+
+def many_tools(count: int) -> list[Tool]:
+    """Tools with long descriptions."""
+    made = [page]
+    for number in range(count - 1):
+
+        def act(text: str) -> str:
+            return text
+
+        act.__doc__ = prose(number, 1_000)
+        made.append(tool(effect="read", name=f"act_{number}")(act))
+    return made
+
+
+async def test_a_large_spec_is_not_carried(
+    rig: RigFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A spec of 300 tools goes to the artifact store; a worker that lacks it reads it there."""
+
+    async def cold(self: Views, *args: Any) -> Any:
+        self._specs.clear()
+        return await spec(self, *args)
+
+    spec = Views.spec
+    monkeypatch.setattr(Views, "spec", cold)
+    monkeypatch.setattr(Views, "keep", nothing_kept)
+    async with rig(pages(9), tools=many_tools(300), limits=PATIENT, history=OFTEN) as r:
+        result = await r.run()
+        assert result.outcome == "completed"
+        carried = await r.carried()
+        assert len(carried) >= 2
+        for size, state in carried:
+            assert state.spec is not None
+            assert state.spec.artifact is not None
+            assert len(state.spec.tools) == 301
+            assert size < 100_000
+        for events in await r.executions():
+            assert max(e.ByteSize() for e in events) < 100_000
+        assert {len(record.model or "") for record in r.provider.requests} == {17}
+        assert not r.provider.rejections
+
+
+@pytest.mark.parametrize("character", ["p", "\x01"], ids=["letters", "control characters"])
+async def test_results_that_wait_at_a_switch_are_bounded(rig: RigFactory, character: str) -> None:
+    """The most that a reply's calls may return travels in the state, which stays under 1 MB."""
+
+    @tool(effect="read")
+    def flood(number: int) -> str:
+        """Return a lot."""
+        return f"{number}" + character * 16_000
+
+    def script(x: Exchange) -> Reply:
+        if x.turn == 2:
+            return text("Read.")
+        return calls([("flood", {"number": n}) for n in range(32)])
+
+    history = HistoryPolicy(bytes=20_000)
+    async with rig(script, tools=[flood], limits=PATIENT, history=history, provider=OPEN) as r:
+        result = await r.run()
+        assert result.outcome == "completed"
+        sizes = [size for size, _ in await r.carried()]
+        assert len(sizes) == 2
+        assert max(sizes) < 1_000_000
+        if character == "p":
+            assert max(sizes) > 500_000
+        assert await r.task_failures() == 0
+
+
+async def test_a_thousand_calls_of_unknown_tools_are_answered_in_short(rig: RigFactory) -> None:
+    """Each call gets its result, and all of them together fit a payload."""
+    names = [f"{'very_' * 8}long_name_of_a_tool_{n}" for n in range(100)]
+    known = [tool(effect="read", name=name)(page.function) for name in names]
+
+    def script(x: Exchange) -> Reply:
+        if x.turn == 1:
+            return text(f"{len(x.last_results)} results")
+        return calls([(f"no_such_tool_{n}", {}) for n in range(1_000)])
+
+    limits = PATIENT.model_copy(update={"on_limit": "answer"})
+    history = HistoryPolicy(bytes=20_000)
+    async with rig(script, tools=known, limits=limits, history=history, provider=OPEN) as r:
+        result = await r.run()
+        assert (result.outcome, result.answer) == ("completed", "1000 results")
+        assert r.provider.rejections == {}
