@@ -133,7 +133,9 @@ def _add_show(commands: Any) -> None:
 
 
 def _add_list(commands: Any) -> None:
-    parser = _add(commands, "list", "runs:list_runs", "List runs, newest first.")
+    parser = _add(
+        commands, "list", "runs:list_runs", "List runs: open ones first, then the last to close."
+    )
     parser.add_argument("query", nargs="?", default="", help="such as \"TurnkeeperTenant='acme'\"")
     parser.add_argument("--count", type=_positive, default=20, metavar="N", help="default 20")
     _add_json(parser)

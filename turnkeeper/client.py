@@ -323,7 +323,7 @@ class AgentClient:
         return follow(self.client, id)
 
     async def list_runs(self, query: str = "", *, limit: int = 100) -> AsyncIterator[RunSummary]:
-        """Runs, newest first, by a visibility query such as `TurnkeeperTenant = 'acme'`.
+        """Runs, open ones first, then the last to close, by a query such as `TurnkeeperTenant = 'acme'`.
 
         Namespaces without our search attributes are served too, with a few more calls per run.
 

@@ -18,7 +18,7 @@ _NUMBERS = ("TURNS", "TOKENS")
 
 
 async def list_runs(place: Place, options: argparse.Namespace) -> int:
-    """Print a table of runs, newest first."""
+    """Print a table of runs: open ones first, then the last to close."""
     async with place.client(to_read=True) as client:
         try:
             runs = [r async for r in client.list_runs(options.query, limit=options.count)]

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from turnkeeper.client import AgentClient
+from turnkeeper.client import AgentClient, AgentRunHandle
 from turnkeeper.contract import GENERATE, RunResult
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.follow import Step
@@ -167,6 +167,18 @@ class _Scene:
             self.demo.agent, self.demo.question, id=self.id, task_timeout=_TASK_SECONDS
         )
         self.say(f"question  {self.demo.question}\nrun       {run.id}\n")
+        try:
+            return await self._finish(client, run, killer, worker)
+        except BaseException:
+            # No worker will ever ask for this task queue again.
+            with contextlib.suppress(Exception):
+                handle = client.client.get_workflow_handle(run.id)
+                await handle.terminate(reason="the crash demo did not come to its end")
+            raise
+
+    async def _finish(
+        self, client: AgentClient, run: AgentRunHandle, killer: _Killer, worker: ChildProcess
+    ) -> CrashReport:
         steps = asyncio.ensure_future(self.demo.show(run.follow()))
         first, status_1 = await self._kill(killer, worker, "search", "turn-1/call-0", self.tool_log)
         worker = await self._worker()
