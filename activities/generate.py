@@ -30,6 +30,7 @@ _TYPES = {
     "overflow": "context_overflow",
     "thinking": "thinking_mismatch",
 }
+_UNUSABLE = ("unusable_reply", "reply_too_large")
 _WHOLE = "whole"
 """Heartbeat detail of an attempt whose stream could not be put together."""
 
@@ -143,7 +144,7 @@ class Generate:
             return ApplicationError(message, details, type=_TYPES[error.kind], non_retryable=True)
         if error.stream_unusable:
             activity.heartbeat(_WHOLE)
-        if error.code == "unusable_reply" and info.attempt >= MAX_UNUSABLE_REPLIES:
+        if error.code in _UNUSABLE and info.attempt >= MAX_UNUSABLE_REPLIES:
             return ApplicationError(message, details, type="model_unavailable", non_retryable=True)
         wait = error.retry_after
         if wait is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -25,7 +26,8 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         # Longest first: a secret may be part of another one.
-        known = sorted({s for s in secrets if len(s) >= _SHORTEST}, key=len, reverse=True)
+        written = {w for s in secrets if len(s) >= _SHORTEST for w in _written(s)}
+        known = sorted(written, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, known))) if known else None
 
     @classmethod
@@ -44,3 +46,9 @@ class Redactor:
         for shape in _SHAPES:
             text = shape.sub(REDACTED, text)
         return text
+
+
+def _written(secret: str) -> set[str]:
+    """A secret as it is, and as JSON and Python's repr write it."""
+    quoted = (json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret))
+    return {secret, *(q[1:-1] for q in quoted)}
