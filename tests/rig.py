@@ -140,12 +140,14 @@ async def open_rig(
     settings: Mapping[str, Any] | None = None,
     workflow: type | None = None,
     provider: Mapping[str, Any] | None = None,
+    silence: float = 120,
     **agent: Any,
 ) -> AsyncIterator[Rig]:
     """A worker with the agent `tester` (or the given ones) on a task queue of its own.
 
     `settings` go to `worker.Settings`, `provider` to the scripted provider, `workflow` replaces the
-    loop's class, everything else goes to `Agent`.
+    loop's class, a provider that says nothing for `silence` seconds has failed, everything else
+    goes to `Agent`.
     """
     task_queue = f"test-{uuid.uuid4()}"
     store = FolderStore(folder / "artifacts")
@@ -161,7 +163,9 @@ async def open_rig(
         )
     ]
     async with ScriptedProvider(script, fsync=False, **(provider or {})) as scripted:
-        model = AnthropicProvider(api_key="test-key-0123456789", base_url=scripted.url)
+        model = AnthropicProvider(
+            api_key="test-key-0123456789", base_url=scripted.url, silence=silence
+        )
         served = worker.build_worker(
             client,
             Registry(known),
