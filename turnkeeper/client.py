@@ -18,14 +18,12 @@ import asyncio
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal
 
 from temporalio import workflow
 from temporalio.client import (
     Client,
-    WorkflowExecution,
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
@@ -34,43 +32,41 @@ from temporalio.client import (
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.common import SearchAttributeKey, WorkflowIDReusePolicy
-from temporalio.envconfig import ClientConfig
+from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import (
     ApplicationError,
-    CancelledError,
-    FailureError,
-    TerminatedError,
     WorkflowAlreadyStartedError,
 )
-from temporalio.exceptions import TimeoutError as TemporalTimeout
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.artifacts import ArtifactStore, open_store
+from turnkeeper.connection import DEFAULT_ADDRESS, connect, own_settings, readable
 from turnkeeper.contract import (
-    GENERATE,
     STATUS,
     STOP,
     TASK_QUEUE,
     WORKFLOW,
-    CallStatus,
     RunRequest,
     RunResult,
     RunStatus,
     StopRequest,
     read_public,
 )
-from turnkeeper.converter import data_converter
 from turnkeeper.errors import InvalidRequest, error_for
 from turnkeeper.follow import Step, follow
 from turnkeeper.history import Transcript, read_transcript
-from turnkeeper.spec import OUTCOMES
-from turnkeeper.state import Phase
+from turnkeeper.outside import (
+    RunSummary,
+    agent_of,
+    result_of_failure,
+    status_by_history,
+    status_of_ended,
+    summary_of,
+)
 from turnkeeper.text import one_line
 
 __all__ = ["DEFAULT_ADDRESS", "AgentClient", "AgentRunHandle", "RunSummary"]
 
-DEFAULT_ADDRESS = "127.0.0.1:7233"
 RUN_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.:/@+=-]{0,199}")
 """Ids of runs: safe in a URL, a shell and a visibility query."""
 
@@ -80,22 +76,6 @@ _SUMMARY_CHARACTERS = 96
 _WORKER_PATIENCE = 5.0
 
 Stopped = Literal["stopping", "queued", "ended"]
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """One line of a list of runs."""
-
-    id: str
-    run_id: str
-    agent: str
-    status: str
-    """`running`, or how Temporal closed it: `completed`, `failed`, `canceled`, ..."""
-    outcome: str | None
-    turns: int | None
-    tokens: int | None
-    started: datetime
-    closed: datetime | None
 
 
 class AgentClient:
@@ -136,11 +116,11 @@ class AgentClient:
             ValueError: the settings cannot be read.
         """
         _not_in_a_workflow()
-        chosen = dict(_own_settings() if settings is None else settings)
+        chosen = dict(own_settings() if settings is None else settings)
         chosen["target_host"] = address or chosen.get("target_host") or DEFAULT_ADDRESS
         if namespace:
             chosen["namespace"] = namespace
-        client = await _connect(chosen, timeout)
+        client = await connect(chosen, timeout)
         return cls(client, task_queue=task_queue)
 
     async def start(
@@ -195,7 +175,7 @@ class AgentClient:
             await self._describe(chosen)  # refuses a workflow that is no run of ours
             return AgentRunHandle(self, chosen, existed=True)
         except RPCError as error:
-            raise _readable(error, chosen) from error
+            raise readable(error, chosen) from error
         return AgentRunHandle(self, chosen, run_id=started.result_run_id)
 
     async def result(
@@ -221,9 +201,9 @@ class AgentClient:
             async with asyncio.timeout(timeout):
                 result: RunResult = await handle.result()
         except WorkflowFailureError as error:
-            result = _failed(error.cause)
+            result = result_of_failure(error.cause)
         except RPCError as error:
-            raise _readable(error, id) from error
+            raise readable(error, id) from error
         if check and result.outcome != "completed":
             message = f"run {id}: {result.outcome}" + (
                 f": {result.reason}" if result.reason else ""
@@ -247,14 +227,15 @@ class AgentClient:
         """
         described = await self._describe(id)
         if described.status is not WorkflowExecutionStatus.RUNNING:
-            return _ended(await self.result(id, check=False), described)
+            return status_of_ended(await self.result(id, check=False), described)
         handle = self.client.get_workflow_handle(id)
         try:
             async with asyncio.timeout(timeout):
                 answer: RunStatus = await handle.query(STATUS, result_type=RunStatus)
                 return answer
         except (TimeoutError, RPCError, WorkflowQueryFailedError):
-            return await self._seen_from_outside(described)
+            agent = await agent_of(self.client, described)
+            return status_by_history(agent, described, await self.transcript(id))
 
     async def transcript(
         self,
@@ -270,7 +251,7 @@ class AgentClient:
         try:
             return await read_transcript(self.client, self._artifacts(), id)
         except RPCError as error:
-            raise _readable(error, id) from error
+            raise readable(error, id) from error
 
     async def stop(
         self,
@@ -323,8 +304,9 @@ class AgentClient:
         return follow(self.client, id)
 
     async def list_runs(self, query: str = "", *, limit: int = 100) -> AsyncIterator[RunSummary]:
-        """Runs, open ones first, then the last to close, by a query such as `TurnkeeperTenant = 'acme'`.
+        """Runs, open ones first, then the last to close.
 
+        `query` is one of Temporal's, such as `TurnkeeperTenant = 'acme'` or `StartTime > '...'`.
         Namespaces without our search attributes are served too, with a few more calls per run.
 
         Raises:
@@ -336,11 +318,11 @@ class AgentClient:
         wanted = f"{ours} AND ({query})" if query else ours
         try:
             async for execution in self.client.list_workflows(wanted, limit=limit):
-                yield await self._summary(execution)
+                yield await summary_of(self.client, execution, self._any_result)
         except RPCError as error:
             if error.status is RPCStatusCode.INVALID_ARGUMENT:
                 raise ValueError(f"query: {error.message}") from error
-            raise _readable(error, "") from error
+            raise readable(error, "") from error
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -349,12 +331,15 @@ class AgentClient:
             self._store = open_store()
         return self._store
 
+    async def _any_result(self, run: str) -> RunResult:
+        return await self.result(run, check=False)
+
     async def _describe(self, run: str) -> WorkflowExecutionDescription:
         _not_in_a_workflow()
         try:
             described = await self.client.get_workflow_handle(run).describe()
         except RPCError as error:
-            raise _readable(error, run) from error
+            raise readable(error, run) from error
         if described.workflow_type != WORKFLOW:
             raise _invalid(f"id: {run} is a workflow of type {described.workflow_type}")
         return described
@@ -372,75 +357,8 @@ class AgentClient:
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return "ended"
-            raise _readable(error, handle.id) from error
+            raise readable(error, handle.id) from error
         return "queued"
-
-    async def _seen_from_outside(self, described: WorkflowExecutionDescription) -> RunStatus:
-        """The status of an open run whose worker does not answer, as history tells it."""
-        transcript = await self.transcript(described.id)
-        pending = described.raw_description.pending_activities
-        calls = [
-            CallStatus(
-                call_id=t.input.call_id,
-                tool=t.input.tool,
-                status="done" if t.output or t.failure else "running",
-            )
-            for t in transcript.tail
-        ]
-        if any(p.activity_type.name == GENERATE for p in pending):
-            phase = Phase.GENERATE
-        elif calls:
-            finished = all(c.status == "done" for c in calls)
-            phase = Phase.RESUME if finished else Phase.EXECUTE
-        else:
-            replied = transcript.entries and transcript.entries[-1].kind == "reply"
-            phase = Phase.PARSE if replied else Phase.GENERATE
-        replies = sum(e.kind == "reply" for e in transcript.entries)
-        return RunStatus(
-            agent=await self._agent(described),
-            model=_attribute(described, "TurnkeeperModel", str) or "",
-            phase=phase,
-            # The reply of the turn that generates is not in the transcript yet.
-            turn=replies + 1 if phase is Phase.GENERATE else replies,
-            waiting_for="a worker: none answers",
-            calls=calls,
-        )
-
-    async def _summary(self, execution: WorkflowExecution) -> RunSummary:
-        status = execution.status or WorkflowExecutionStatus.RUNNING
-        outcome = _attribute(execution, "TurnkeeperOutcome", str)
-        turns = _attribute(execution, "TurnkeeperTurns", int)
-        tokens = _attribute(execution, "TurnkeeperTokens", int)
-        if status is not WorkflowExecutionStatus.RUNNING and (outcome is None or turns is None):
-            ended = await self.result(execution.id, check=False)
-            outcome, turns, tokens = ended.outcome, ended.turns, ended.usage.total
-        return RunSummary(
-            id=execution.id,
-            run_id=execution.run_id,
-            agent=await self._agent(execution),
-            status=status.name.lower(),
-            outcome=outcome or None,
-            turns=turns,
-            tokens=tokens,
-            started=execution.start_time,
-            closed=execution.close_time,
-        )
-
-    async def _agent(self, execution: WorkflowExecution) -> str:
-        """From the search attribute, else the memo, else the first event."""
-        named = _attribute(execution, "TurnkeeperAgent", str)
-        if named:
-            return str(named)
-        memo = await execution.memo_value("agent", None)
-        if isinstance(memo, str):
-            return memo
-        handle = self.client.get_workflow_handle(execution.id, run_id=execution.run_id)
-        async for event in handle.fetch_history_events(page_size=1):
-            payloads = event.workflow_execution_started_event_attributes.input.payloads
-            found = await self.client.data_converter.decode(payloads) if payloads else [None]
-            request = found[0].get("request", found[0]) if isinstance(found[0], dict) else {}
-            return one_line(str(request.get("agent", "")), 64) if isinstance(request, dict) else ""
-        return ""
 
 
 class AgentRunHandle:
@@ -482,31 +400,6 @@ class AgentRunHandle:
         return await self.client.stop(self.id, reason, actor)
 
 
-def _own_settings() -> Mapping[str, Any]:
-    try:
-        return ClientConfig.load_client_connect_config()
-    except Exception as error:
-        raise ValueError(f"Temporal's client settings: {error}") from error
-
-
-async def _connect(settings: dict[str, Any], timeout: float) -> Client:
-    where = f"{settings['target_host']} (namespace {settings.get('namespace', 'default')})"
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout
-    while True:
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await Client.connect(**settings, data_converter=data_converter)
-        except TimeoutError:
-            raise ConnectionError(f"no answer from {where} in {timeout:g} s") from None
-        except RuntimeError as error:
-            # A server's port answers some moments before its frontend does.
-            if "not healthy yet" not in str(error) or loop.time() > deadline - 0.2:
-                why = "connection refused" if "ConnectionRefused" in str(error) else str(error)
-                raise ConnectionError(f"no Temporal server at {where}: {why}") from error
-            await asyncio.sleep(0.1)
-
-
 def _request(
     agent: str,
     prompt: str,
@@ -526,58 +419,6 @@ def _request(
 
 def _invalid(message: str) -> InvalidRequest:
     return InvalidRequest(message, outcome="invalid_request")
-
-
-def _failed(cause: BaseException) -> RunResult:
-    """The RunResult of a workflow that did not complete."""
-    if isinstance(cause, CancelledError):
-        return _details(cause, "cancelled", None)
-    if isinstance(cause, TerminatedError):
-        return _details(cause, "terminated", cause.message)
-    if isinstance(cause, TemporalTimeout):
-        return _details(cause, "timed_out", cause.message)
-    if isinstance(cause, ApplicationError) and cause.type in OUTCOMES:
-        return _details(cause, cause.type, cause.message)
-    return RunResult(outcome="failed", reason=one_line(str(cause), 1_000))
-
-
-def _details(cause: FailureError, outcome: str, reason: str | None) -> RunResult:
-    """The partial result in a failure's details, if there is one."""
-    details = getattr(cause, "details", None)
-    try:
-        result = RunResult.model_validate(details[0]) if details else RunResult(outcome=outcome)
-    except ValueError:
-        result = RunResult(outcome=outcome)
-    return result.model_copy(update={"outcome": outcome, "reason": result.reason or reason})
-
-
-def _ended(result: RunResult, described: WorkflowExecutionDescription) -> RunStatus:
-    return RunStatus(
-        agent=result.agent or _attribute(described, "TurnkeeperAgent", str) or "",
-        model=result.model,
-        phase="ended",
-        turn=result.turns,
-        waiting_for="",
-        usage=result.usage,
-        outcome=result.outcome,
-    )
-
-
-def _attribute(execution: WorkflowExecution, name: str, kind: type[Any]) -> Any:
-    key: SearchAttributeKey[Any] = (
-        SearchAttributeKey.for_int(name) if kind is int else SearchAttributeKey.for_keyword(name)
-    )
-    return execution.typed_search_attributes.get(key)
-
-
-def _readable(error: RPCError, run: str) -> Exception:
-    if error.status is RPCStatusCode.NOT_FOUND:
-        if run and "namespace" not in error.message.lower():
-            return LookupError(f"there is no run {run}")
-        return ConnectionError(error.message)
-    if error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED):
-        return ConnectionError(f"the Temporal server does not answer: {error.message}")
-    return error
 
 
 def _not_in_a_workflow() -> None:

@@ -1,0 +1,63 @@
+"""The way to a Temporal server, and what its errors mean to a caller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from temporalio.client import Client
+from temporalio.envconfig import ClientConfig
+from temporalio.service import RPCError, RPCStatusCode
+
+from turnkeeper.converter import data_converter
+
+__all__ = ["DEFAULT_ADDRESS", "connect", "own_settings", "readable"]
+
+DEFAULT_ADDRESS = "127.0.0.1:7233"
+
+
+def own_settings() -> Mapping[str, Any]:
+    """Temporal's own client settings: its environment variables and `temporal.toml`.
+
+    Raises:
+        ValueError: they cannot be read.
+    """
+    try:
+        return ClientConfig.load_client_connect_config()
+    except Exception as error:
+        raise ValueError(f"Temporal's client settings: {error}") from error
+
+
+async def connect(settings: Mapping[str, Any], timeout: float) -> Client:
+    """Connect by arguments of `Client.connect`, with our data converter.
+
+    Raises:
+        ConnectionError: no server answers within `timeout` seconds.
+    """
+    where = f"{settings['target_host']} (namespace {settings.get('namespace', 'default')})"
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await Client.connect(**settings, data_converter=data_converter)
+        except TimeoutError:
+            raise ConnectionError(f"no answer from {where} in {timeout:g} s") from None
+        except RuntimeError as error:
+            # A server's port answers some moments before its frontend does.
+            if "not healthy yet" not in str(error) or loop.time() > deadline - 0.2:
+                why = "connection refused" if "ConnectionRefused" in str(error) else str(error)
+                raise ConnectionError(f"no Temporal server at {where}: {why}") from error
+            await asyncio.sleep(0.1)
+
+
+def readable(error: RPCError, run: str) -> Exception:
+    """The error that a caller gets for an RPC on a run: LookupError, ConnectionError, or itself."""
+    if error.status is RPCStatusCode.NOT_FOUND:
+        if run and "namespace" not in error.message.lower():
+            return LookupError(f"there is no run {run}")
+        return ConnectionError(error.message)
+    if error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED):
+        return ConnectionError(f"the Temporal server does not answer: {error.message}")
+    return error

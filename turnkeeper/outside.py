@@ -1,0 +1,175 @@
+"""A run as the server tells it, without a worker: ends, status, a line of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from temporalio.client import (
+    Client,
+    WorkflowExecution,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+)
+from temporalio.common import SearchAttributeKey
+from temporalio.exceptions import (
+    ApplicationError,
+    CancelledError,
+    FailureError,
+    TerminatedError,
+)
+from temporalio.exceptions import TimeoutError as TemporalTimeout
+
+from turnkeeper.contract import GENERATE, CallStatus, RunResult, RunStatus
+from turnkeeper.history import Transcript
+from turnkeeper.spec import OUTCOMES
+from turnkeeper.state import Phase
+from turnkeeper.text import one_line
+
+__all__ = [
+    "RunSummary",
+    "agent_of",
+    "attribute",
+    "result_of_failure",
+    "status_by_history",
+    "status_of_ended",
+    "summary_of",
+]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One line of a list of runs."""
+
+    id: str
+    run_id: str
+    agent: str
+    status: str
+    """`running`, or how Temporal closed it: `completed`, `failed`, `canceled`, ..."""
+    outcome: str | None
+    turns: int | None
+    tokens: int | None
+    started: datetime
+    closed: datetime | None
+
+
+def result_of_failure(cause: BaseException) -> RunResult:
+    """The RunResult of a workflow that did not complete, whatever closed it."""
+    if isinstance(cause, CancelledError):
+        return _details(cause, "cancelled", None)
+    if isinstance(cause, TerminatedError):
+        return _details(cause, "terminated", cause.message)
+    if isinstance(cause, TemporalTimeout):
+        return _details(cause, "timed_out", cause.message)
+    if isinstance(cause, ApplicationError) and cause.type in OUTCOMES:
+        return _details(cause, cause.type, cause.message)
+    return RunResult(outcome="failed", reason=one_line(str(cause), 1_000))
+
+
+def _details(cause: FailureError, outcome: str, reason: str | None) -> RunResult:
+    """The partial result in a failure's details, if there is one."""
+    details = getattr(cause, "details", None)
+    try:
+        result = RunResult.model_validate(details[0]) if details else RunResult(outcome=outcome)
+    except ValueError:
+        result = RunResult(outcome=outcome)
+    return result.model_copy(update={"outcome": outcome, "reason": result.reason or reason})
+
+
+def status_of_ended(result: RunResult, described: WorkflowExecutionDescription) -> RunStatus:
+    """The status of a run that is over."""
+    return RunStatus(
+        agent=result.agent or attribute(described, "TurnkeeperAgent", str) or "",
+        model=result.model,
+        phase="ended",
+        turn=result.turns,
+        waiting_for="",
+        usage=result.usage,
+        outcome=result.outcome,
+    )
+
+
+def status_by_history(
+    agent: str, described: WorkflowExecutionDescription, transcript: Transcript
+) -> RunStatus:
+    """The status of an open run whose worker does not answer."""
+    pending = described.raw_description.pending_activities
+    calls = [
+        CallStatus(
+            call_id=t.input.call_id,
+            tool=t.input.tool,
+            status="done" if t.output or t.failure else "running",
+        )
+        for t in transcript.tail
+    ]
+    if any(p.activity_type.name == GENERATE for p in pending):
+        phase = Phase.GENERATE
+    elif calls:
+        finished = all(c.status == "done" for c in calls)
+        phase = Phase.RESUME if finished else Phase.EXECUTE
+    else:
+        replied = transcript.entries and transcript.entries[-1].kind == "reply"
+        phase = Phase.PARSE if replied else Phase.GENERATE
+    replies = sum(e.kind == "reply" for e in transcript.entries)
+    return RunStatus(
+        agent=agent,
+        model=attribute(described, "TurnkeeperModel", str) or "",
+        phase=phase,
+        # The reply of the turn that generates is not in the transcript yet.
+        turn=replies + 1 if phase is Phase.GENERATE else replies,
+        waiting_for="a worker: none answers",
+        calls=calls,
+    )
+
+
+async def summary_of(
+    client: Client,
+    execution: WorkflowExecution,
+    result_of: Callable[[str], Awaitable[RunResult]],
+) -> RunSummary:
+    """A line of a list; `result_of` is asked where the search attributes do not tell the end."""
+    status = execution.status or WorkflowExecutionStatus.RUNNING
+    outcome = attribute(execution, "TurnkeeperOutcome", str)
+    turns = attribute(execution, "TurnkeeperTurns", int)
+    tokens = attribute(execution, "TurnkeeperTokens", int)
+    if status is not WorkflowExecutionStatus.RUNNING and (outcome is None or turns is None):
+        ended = await result_of(execution.id)
+        outcome, turns, tokens = ended.outcome, ended.turns, ended.usage.total
+    return RunSummary(
+        id=execution.id,
+        run_id=execution.run_id,
+        agent=await agent_of(client, execution),
+        status=status.name.lower(),
+        outcome=outcome or None,
+        turns=turns,
+        tokens=tokens,
+        started=execution.start_time,
+        closed=execution.close_time,
+    )
+
+
+async def agent_of(client: Client, execution: WorkflowExecution) -> str:
+    """The agent's name, from the search attribute, else the memo, else the first event."""
+    named = attribute(execution, "TurnkeeperAgent", str)
+    if named:
+        return str(named)
+    memo = await execution.memo_value("agent", None)
+    if isinstance(memo, str):
+        return memo
+    handle = client.get_workflow_handle(execution.id, run_id=execution.run_id)
+    async for event in handle.fetch_history_events(page_size=1):
+        payloads = event.workflow_execution_started_event_attributes.input.payloads
+        found = await client.data_converter.decode(payloads) if payloads else [None]
+        request = found[0].get("request", found[0]) if isinstance(found[0], dict) else {}
+        return one_line(str(request.get("agent", "")), 64) if isinstance(request, dict) else ""
+    return ""
+
+
+def attribute(execution: WorkflowExecution, name: str, kind: type[Any]) -> Any:
+    """One of our search attributes; None where the namespace or the run has none."""
+    key: SearchAttributeKey[Any] = (
+        SearchAttributeKey.for_int(name) if kind is int else SearchAttributeKey.for_keyword(name)
+    )
+    return execution.typed_search_attributes.get(key)
