@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OURS = {"activities", "examples", "starter", "turnkeeper", "worker", "workflows"}
 
 # The modules of `turnkeeper` that do I/O; all others are replayed or could be.
-DOES_IO = {"artifacts", "client", "converter", "follow", "history"}
+DOES_IO = {"artifacts", "client", "converter", "follow", "history", "ledger"}
 
 
 def imported_by(path: Path) -> set[str]:
