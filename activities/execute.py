@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import math
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from temporalio.exceptions import ApplicationError
 from activities.pulse import pulse, queue_ms
 from activities.redact import Redactor
 from activities.registry import Registry
-from activities.results import Unreadable, extract, text_of
+from activities.results import Unreadable, extract, sendable, text_of
 from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.contract import ExecuteInput, ExecuteOutput, Timing
 from turnkeeper.entries import result
@@ -115,7 +116,11 @@ class Execute:
     ) -> ExecuteOutput:
         try:
             value = await self._call(tool, arguments)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            if activity.cancellation_details() is None:
+                # The tool's own, or a heartbeat that could not be sent: nobody asked for it, and
+                # the SDK would have it tried again.
+                raise self._raised(asked, attempts.begun, error) from None
             self._cancelled(asked, attempts)
         except ToolFailed as error:
             return self._output(asked, "error", _said(error) or "The tool failed.", began)
@@ -245,10 +250,14 @@ class Execute:
 
     def _cancelled(self, asked: ExecuteInput, attempts: _Attempts) -> NoReturn:
         details = activity.cancellation_details()
-        if details is not None and details.worker_shutdown:
+        assert details is not None
+        stopped = details.worker_shutdown
+        # Also for `once`: paused or reset by an operator, it would be begun again.
+        if stopped or (asked.effect == "once" and not details.cancel_requested):
             # The SDK would report a retryable failure, and a `once` tool would run twice.
+            by = "a shutdown of its worker" if stopped else "an operator"
             raise ApplicationError(
-                f"Tool {asked.tool} was interrupted by a shutdown of its worker.",
+                f"Tool {asked.tool} was interrupted by {by}.",
                 type="tool_failed",
                 non_retryable=asked.effect == "once" or attempts.begun >= asked.attempts,
             ) from None
@@ -257,10 +266,17 @@ class Execute:
     def _context(self, asked: ExecuteInput, attempts: _Attempts) -> ToolContext:
         info = activity.info()
         owner = str(info.workflow_id)
+        loop, thread = asyncio.get_running_loop(), threading.get_ident()
+        here = contextvars.copy_context()
 
         def heartbeat(details: Any) -> None:
-            attempts.details = details
-            activity.heartbeat(attempts)
+            # The count of attempts travels along: details that cannot be sent would lose it.
+            attempts.details = sendable(details)
+            if threading.get_ident() == thread:
+                activity.heartbeat(attempts)
+            else:
+                # A synchronous tool: the SDK sends heartbeats from the loop's own thread only.
+                loop.call_soon_threadsafe(here.copy().run, activity.heartbeat, attempts)
 
         return ToolContext(
             idempotency_key=asked.key,

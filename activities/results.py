@@ -7,9 +7,13 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from turnkeeper.entries import strict_json
+from turnkeeper.errors import AdmissionError
 from turnkeeper.text import clip_json, json_size, well_formed
 
 _NOTHING = "(the tool returned nothing)"
+_SCALARS = frozenset({bool, float, int, str, type(None)})
+_MAX_DETAILS_BYTES = 64_000
 
 
 class Unreadable(Exception):
@@ -51,11 +55,32 @@ def _refuse_iterators(value: Any) -> None:
     stack, seen = [value], set[int]()
     while stack:
         item = stack.pop()
+        if type(item) in _SCALARS:
+            continue
         if isinstance(item, (Iterator, AsyncIterator, Coroutine)):
             raise Unreadable(f"a {type(item).__name__}")
         if isinstance(item, (dict, list, tuple, set, frozenset)) and id(item) not in seen:
             seen.add(id(item))
             stack.extend(item.values() if isinstance(item, dict) else item)
+
+
+def sendable(details: Any) -> Any:
+    """Heartbeat details as the plain JSON that the next attempt reads.
+
+    Raises:
+        TypeError: JSON cannot say it.
+        ValueError: it is too large or too deep.
+    """
+    try:
+        data = to_json(details, inf_nan_mode="strings")
+    except Exception as error:  # noqa: BLE001  a model's own serialiser may raise anything
+        raise TypeError(f"heartbeat details cannot be sent: {error}") from None
+    if len(data) > _MAX_DETAILS_BYTES:
+        raise ValueError(f"heartbeat details of {len(data)} bytes; {_MAX_DETAILS_BYTES} are kept")
+    try:
+        return strict_json(data)
+    except AdmissionError as error:
+        raise ValueError(f"heartbeat details cannot be sent: {error}") from None
 
 
 def extract(text: str, limit: int, artifact: str | None) -> str:

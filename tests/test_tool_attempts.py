@@ -142,6 +142,24 @@ async def test_heartbeat_details_reach_the_next_attempt(rig: RigFactory) -> None
     assert seen == [None, {"page": 1}, {"page": 2}, None]
 
 
+async def test_a_synchronous_tool_may_heartbeat(rig: RigFactory) -> None:
+    """From its thread, too: the next attempt reads what it told last."""
+    seen: list[Any] = []
+
+    @tool(effect="idempotent", retries=1)
+    def work(ctx: ToolContext) -> str:
+        """Work in pages."""
+        seen.append(ctx.resume_from)
+        ctx.heartbeat({"page": len(seen)})
+        if len(seen) == 1:
+            raise OSError("down")
+        return "done"
+
+    async with rig(SCRIPT, tools=[work]) as r:
+        assert (await r.run()).answer == "done"
+    assert seen == [None, {"page": 1}]
+
+
 # --- workers that differ --------------------------------------------------------------------------
 
 
