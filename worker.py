@@ -154,6 +154,7 @@ async def _prepare(options: argparse.Namespace) -> Worker:
         ConnectionError: no Temporal server.
         ValueError: a setting.
     """
+    from activities import readiness
     from activities.registry import Registry, find_agents
     from turnkeeper.artifacts import open_store
     from turnkeeper.client import AgentClient
@@ -168,6 +169,7 @@ async def _prepare(options: argparse.Namespace) -> Worker:
     providers = _providers(registry)
     store = open_store(options.artifacts)
     connected = await AgentClient.connect(options.address, namespace=options.namespace)
+    readiness.check(registry, connected.client.data_converter)
     await _report(registry, connected.client)
     settings = Settings(
         task_queue=options.task_queue,
