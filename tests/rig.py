@@ -107,11 +107,13 @@ class Rig:
         Those count that a worker failed, or that the server refused: not those that the server
         itself began anew because messages came in meanwhile.
         """
+        return sum(await asyncio.gather(*map(self._failures, self.ids)))
+
+    async def _failures(self, workflow_id: str) -> int:
         found = 0
-        for workflow_id in self.ids:
-            async for run in self.client.list_workflows(f'WorkflowId = "{workflow_id}"'):
-                handle = self.client.get_workflow_handle(workflow_id, run_id=run.run_id)
-                found += sum([_has_failed(e) async for e in handle.fetch_history_events()])
+        async for run in self.client.list_workflows(f'WorkflowId = "{workflow_id}"'):
+            handle = self.client.get_workflow_handle(workflow_id, run_id=run.run_id)
+            found += sum([_has_failed(e) async for e in handle.fetch_history_events()])
         return found
 
 

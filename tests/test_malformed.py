@@ -412,7 +412,7 @@ async def test_a_malformed_message_may_come_with_the_start(
     args, named = BODIES[name]
     signalled = await rig.start_raw(GOOD, start_signal=STOP, start_signal_args=args)
     assert await outcome_of(signalled) == ("completed", "")
-    started = WithStartWorkflowOperation(
+    started: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
         WORKFLOW,
         args=[GOOD],
         id=f"{signalled.id}-update",
