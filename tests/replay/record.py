@@ -8,6 +8,7 @@ one before it: otherwise a history that no longer replays is the finding.
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 import json
 import logging
@@ -31,6 +32,7 @@ from turnkeeper.testing.embedded import EmbeddedServer
 from turnkeeper.testing.provider import Reply
 
 HISTORIES = Path(__file__).parent / "histories"
+ROOT = Path(__file__).resolve().parents[2]
 
 # --- tools ----------------------------------------------------------------------------------------
 
@@ -251,10 +253,31 @@ async def record(client: Client, name: str, scenario: Scenario, folder: Path) ->
             histories = await _executions(r.client, r.ids[-1])
     files = [name if len(histories) == 1 else f"{name}-{i}" for i in range(1, len(histories) + 1)]
     for file, history in zip(files, histories, strict=True):
-        recorded = {"id": r.ids[-1], "history": json.loads(history)}
+        recorded = {"id": r.ids[-1], "history": _impersonal(json.loads(history))}
         text_ = json.dumps(recorded, separators=(",", ":"), sort_keys=True)
         (folder / f"{file}.json").write_text(text_ + "\n")
     return files
+
+
+def _impersonal(value: Any) -> Any:
+    """Without names and folders of the machine that recorded it; a replay reads neither."""
+    if isinstance(value, list):
+        return [_impersonal(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {
+        k: "recorder" if k == "identity" else _impersonal(v)
+        for k, v in value.items()
+        if k not in ("stackTrace", "binaryChecksum")
+    }
+    if kept.get("kind") == "TASK_QUEUE_KIND_STICKY":
+        kept["name"] = "sticky"
+    if isinstance(kept.get("data"), str) and "metadata" in kept:
+        data = base64.b64decode(kept["data"])
+        for folder in (ROOT, sys.prefix, sys.base_prefix, Path.home()):
+            data = data.replace(str(folder).encode(), b"...")
+        kept["data"] = base64.b64encode(data).decode()
+    return kept
 
 
 async def _executions(client: Client, workflow_id: str) -> list[str]:
