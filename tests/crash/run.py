@@ -1,4 +1,4 @@
-"""The loop with crash points before and after each phase that runs inside a workflow task.
+"""The loop with a crash point in each phase that runs inside a workflow task.
 
 Nothing of this is in the product: the points are laid around its methods.
 """
@@ -35,7 +35,6 @@ class CrashingRun(AgentRun):
     def _parse(self) -> None:
         _passing("parse")
         super()._parse()
-        _passing("parsed")
 
     def _start(self, call: Call) -> None:
         super()._start(call)
@@ -44,7 +43,6 @@ class CrashingRun(AgentRun):
     def _resume(self) -> None:
         _passing("resume")
         super()._resume()
-        _passing("resumed")
 
 
 def _passing(name: str) -> None:

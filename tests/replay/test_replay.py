@@ -41,14 +41,14 @@ def test_the_corpus_replays() -> None:
 # --- changes that a replay has to catch -----------------------------------------------------------
 
 
-def replay_with(tree: Path) -> dict[str, Any]:
-    """Replay the corpus with the `workflows` of another tree."""
+def replay_with(tree: Path, histories: Path = HISTORIES) -> dict[str, Any]:
+    """Replay histories with the `workflows` of another tree."""
     code = (
         "import sys, json, asyncio; from pathlib import Path;"
         f"sys.path.insert(0, {str(tree)!r});"
         "from tests import archive; import workflows;"
         f"assert workflows.__file__.startswith({str(tree)!r});"
-        f"print(json.dumps(asyncio.run(archive.replay(Path({str(HISTORIES)!r})))))"
+        f"print(json.dumps(asyncio.run(archive.replay(Path({str(histories)!r})))))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -111,8 +111,12 @@ def test_an_untouched_copy_replays(tmp_path: Path) -> None:
 )
 def test_a_change_of_the_commands_is_caught(tmp_path: Path, file: str, old: str, new: str) -> None:
     """Commands in another order or of another name fail the replay of the corpus."""
-    found = replay_with(edited(tmp_path, file, old, new))
-    assert found["failures"], "the corpus replays with other commands than it recorded"
+    some = tmp_path / "some"
+    some.mkdir()
+    for name in ("tools", "parallel", "turn-limit"):
+        shutil.copy(HISTORIES / f"{name}.json", some)
+    found = replay_with(edited(tmp_path, file, old, new), some)
+    assert found["failures"], "histories replay with other commands than they recorded"
     assert "TMPRL1100" in str(found["failures"])
 
 
