@@ -1,4 +1,4 @@
-"""The test kit: a scripted, strict provider to run agents against.
+"""The test kit: a scripted, strict provider to run agents against, and parts to break them with.
 
 Names are loaded on first use, so that importing this package costs nothing.
 """
@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from turnkeeper.testing.effects import AsyncEffects, EffectLedger, Effects
     from turnkeeper.testing.provider import (
         AUTO,
         NO_ID,
@@ -36,11 +37,16 @@ if TYPE_CHECKING:
         thinking,
         unknown_delta,
     )
+    from turnkeeper.testing.proxy import FaultProxy
 
 __all__ = [
     "AUTO",
     "NO_ID",
+    "AsyncEffects",
+    "EffectLedger",
+    "Effects",
     "Exchange",
+    "FaultProxy",
     "Model",
     "Record",
     "Reply",
@@ -68,7 +74,15 @@ __all__ = [
 ]
 
 
+_MODULES = {
+    "AsyncEffects": "turnkeeper.testing.effects",
+    "EffectLedger": "turnkeeper.testing.effects",
+    "Effects": "turnkeeper.testing.effects",
+    "FaultProxy": "turnkeeper.testing.proxy",
+}
+
+
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module("turnkeeper.testing.provider"), name)
+        return getattr(import_module(_MODULES.get(name, "turnkeeper.testing.provider")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
