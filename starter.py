@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         state=options.state.absolute(),
         address=options.address,
         namespace=options.namespace,
+        task_queue=getattr(options, "task_queue", None),
     )
     try:
         return _run(place, options)
@@ -121,6 +122,9 @@ def _add_run(commands: Any) -> None:
         help="for tools and operators, such as tenant=acme; repeatable",
     )
     parser.add_argument("--request-key", metavar="KEY", help="your name of this piece of work")
+    parser.add_argument(
+        "--task-queue", metavar="NAME", help="of the workers (also TURNKEEPER_TASK_QUEUE)"
+    )
     parser.add_argument("--no-wait", action="store_true", help="print the run's id and leave")
     _add_json(parser)
 

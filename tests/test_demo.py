@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -56,20 +57,42 @@ def test_the_second_demo_is_quick_and_the_first_is_still_there(state: Path) -> N
     assert not processes_of(state)
 
 
-@pytest.mark.crash
-@pytest.mark.slow
-def test_a_killed_demo_leaves_nothing_behind_and_loses_nothing(state: Path) -> None:
-    """SIGKILL ends server, provider and worker too; the next demo's worker ends the run."""
+def in_a_search(state: Path, run: str) -> subprocess.Popen[str]:
+    """A demo whose tool is at work."""
     demo = subprocess.Popen(
-        [sys.executable, "starter.py", "--state", str(state), "demo", "--id", "cut-off"],
+        [sys.executable, "starter.py", "--state", str(state), "demo", "--id", run],
         cwd=ROOT,
         env=environment(FINANCE_SEARCH_DELAY="8"),
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
     )
     assert demo.stdout is not None
     assert any("EXECUTE" in line for line in demo.stdout)
+    return demo
+
+
+@pytest.mark.crash
+def test_a_demo_whose_worker_falls_says_so(state: Path) -> None:
+    """The end of the worker's log is shown instead of waiting for ever."""
+    demo = in_a_search(state, "fallen")
+    listed = subprocess.run(
+        ["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True
+    )
+    worker = next(n for n in listed.stdout.splitlines() if "worker.py" in n and str(state) in n)
+    os.kill(int(worker.split()[0]), signal.SIGKILL)
+    _, told = demo.communicate(timeout=30)
+    assert demo.returncode == 1
+    assert "the worker ended with status -9" in told
+    assert "worker takes work" in told
+    assert not processes_of(state)
+
+
+@pytest.mark.crash
+@pytest.mark.slow
+def test_a_killed_demo_leaves_nothing_behind_and_loses_nothing(state: Path) -> None:
+    """SIGKILL ends server, provider and worker too; the next demo's worker ends the run."""
+    demo = in_a_search(state, "cut-off")
     demo.kill()
     demo.wait()
     deadline = time.monotonic() + 15

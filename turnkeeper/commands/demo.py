@@ -8,25 +8,37 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from turnkeeper.commands.dev import UI_PORT
-from turnkeeper.commands.place import FAILED, Place, exit_code
+from turnkeeper.commands.place import FAILED, Complaint, Place, exit_code
 from turnkeeper.commands.terminal import StepPrinter, safe, say, say_json, tell
 
 if TYPE_CHECKING:
     from turnkeeper.contract import RunResult
+    from turnkeeper.testing.stack import Stack
 
 QUESTION = "What is 7% of last year's revenue?"
 AGENT = "finance"
+_LOOK_SECONDS = 0.5
 
 
 def demo(place: Place, options: argparse.Namespace) -> int:
     """Run the question, print the steps and where to look; `--crash` kills workers meanwhile."""
     if options.crash:
         return _crash(place, options)
-    with _stack(place) as (address, ui_url):
-        return asyncio.run(_ask(place, options, address, ui_url))
+    with _stack(place) as stage:
+        return asyncio.run(_ask(place, options, stage))
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """Where the demo plays: `stack` is None for that of another terminal."""
+
+    address: str
+    ui_url: str | None
+    stack: Stack | None = None
 
 
 def _crash(place: Place, options: argparse.Namespace) -> int:
@@ -50,15 +62,15 @@ def _crash(place: Place, options: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _stack(place: Place) -> Iterator[tuple[str, str | None]]:
-    """Address and UI of a stack: that of `dev` in another terminal, or one of our own."""
+def _stack(place: Place) -> Iterator[_Stage]:
+    """The stack of `dev` in another terminal, or one of our own."""
     from turnkeeper.testing.stack import DemoAgent, Stack, living_dev
 
     dev = living_dev(place.state)
     if dev is not None and dev.agents == DemoAgent().agents:
         tell(f"`dev` serves in another terminal (pid {dev.pid}): its server and worker are used.")
         tell(_model_line(dev.provider))
-        yield dev.address, dev.ui_url
+        yield _Stage(dev.address, dev.ui_url)
         return
     tell("Starting the Temporal server and a worker ...")
     with Stack.start(place.root, place.state, announce=tell) as stack:
@@ -66,7 +78,7 @@ def _stack(place: Place) -> Iterator[tuple[str, str | None]]:
         # What we need is imported while the worker does the same.
         importlib.import_module("turnkeeper.client")
         stack.ready()
-        yield stack.address, None
+        yield _Stage(stack.address, None, stack)
 
 
 def _model_line(scripted: str | None) -> str:
@@ -78,14 +90,17 @@ def _model_line(scripted: str | None) -> str:
     )
 
 
-async def _ask(place: Place, options: argparse.Namespace, address: str, ui_url: str | None) -> int:
+async def _ask(place: Place, options: argparse.Namespace, stage: _Stage) -> int:
+    from turnkeeper.commands.progress import progress
     from turnkeeper.testing.stack import connect
 
-    client = await connect(address, place.state)
+    client = await connect(stage.address, place.state)
     run = await client.start(AGENT, QUESTION, id=options.id)
     tell(f"\nquestion  {QUESTION}\nrun       {run.id}\n")
+    steps = StepPrinter(sys.stderr if options.json else sys.stdout)
+    shown = asyncio.ensure_future(steps.print(progress(client, run.id)))
     try:
-        await StepPrinter(sys.stderr if options.json else sys.stdout).print(run.follow())
+        await _while_it_stands(stage.stack, shown)
     except asyncio.CancelledError:
         tell("\nInterrupted. The run goes on with the next demo, or with `make dev`.")
         raise
@@ -93,8 +108,17 @@ async def _ask(place: Place, options: argparse.Namespace, address: str, ui_url: 
     if options.json:
         say_json({"id": run.id, "existed": run.existed, **result.model_dump(mode="json")})
     else:
-        _print_end(place, run.id, result, ui_url)
+        _print_end(place, run.id, result, stage.ui_url)
     return exit_code(result.outcome)
+
+
+async def _while_it_stands(stack: Stack | None, work: asyncio.Future[None]) -> None:
+    """Await `work`, unless a part of the stack ends by itself."""
+    while not work.done():
+        if stack is not None and (fallen := stack.fallen()):
+            raise Complaint(f"the {fallen.name} ended with status {fallen.status}{fallen.tail()}")
+        await asyncio.wait([work], timeout=_LOOK_SECONDS)
+    work.result()
 
 
 def _print_end(place: Place, run_id: str, result: RunResult, ui_url: str | None) -> None:

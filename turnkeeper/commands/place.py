@@ -41,13 +41,14 @@ def exit_code(outcome: str) -> int:
 class Place:
     """`root` is the checkout, `state` the folder of the embedded server and its data.
 
-    `address` and `namespace` are those given on the command line, if any.
+    `address`, `namespace` and `task_queue` are those given on the command line, if any.
     """
 
     root: Path
     state: Path
     address: str | None = None
     namespace: str | None = None
+    task_queue: str | None = None
 
     def command(self, rest: str) -> str:
         """A command for people to type here, as `starter.py` was called."""
@@ -79,7 +80,7 @@ class Place:
             claim(self.state, _quiet),
             EmbeddedServer.start(self.state, announce=_quiet) as server,
         ):
-            yield await connect(server.address, self.state)
+            yield await connect(server.address, self.state, task_queue=self.task_queue)
 
     async def _reach(self, *, to_read: bool) -> AgentClient | None:
         """A client for a server that lives; None if the embedded one is to be started."""
@@ -90,7 +91,7 @@ class Place:
         stored = named is None and to_read and (self.state / "temporal.db").exists()
         try:
             if embedded is not None and self.namespace is None:
-                return await connect(embedded, self.state)
+                return await connect(embedded, self.state, task_queue=self.task_queue)
             return None if stored else await self._connect(named or embedded)
         except ConnectionError as error:
             if stored:
@@ -109,10 +110,12 @@ class Place:
     async def _connect(self, address: str | None) -> AgentClient:
         from turnkeeper.artifacts import open_store
         from turnkeeper.client import AgentClient
+        from turnkeeper.testing.stack import own_task_queue
 
         client = await AgentClient.connect(address, namespace=self.namespace)
         where = os.environ.get("TURNKEEPER_ARTIFACTS") or str(self.state / "artifacts")
-        return AgentClient(client.client, store=open_store(where))
+        queue = self.task_queue or own_task_queue()
+        return AgentClient(client.client, task_queue=queue, store=open_store(where))
 
     def _advice(self, named: str | None) -> str:
         if named is not None:

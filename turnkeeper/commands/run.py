@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from turnkeeper.commands.place import USAGE, Complaint, Place, exit_code
@@ -15,10 +15,6 @@ from turnkeeper.commands.terminal import StepPrinter, safe, say, say_json, tell
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient, AgentRunHandle
     from turnkeeper.contract import RunResult
-    from turnkeeper.follow import Step
-
-# A run that no worker has begun by then most likely meets none.
-_WORKER_SECONDS = 5.0
 
 
 async def run(place: Place, options: argparse.Namespace) -> int:
@@ -50,8 +46,10 @@ async def run(place: Place, options: argparse.Namespace) -> int:
 
 async def wait(place: Place, client: AgentClient, run_id: str) -> RunResult:
     """Show a run's steps on stderr until it ends; its result, whatever the outcome."""
+    from turnkeeper.commands.progress import progress
+
     try:
-        await StepPrinter(sys.stderr).print(_hinting(client, client.follow(run_id)))
+        await StepPrinter(sys.stderr).print(progress(client, run_id))
     except asyncio.CancelledError:
         tell(
             f"\nThe run goes on without you. To see it: {place.command(f'show {run_id} --follow')}"
@@ -59,22 +57,6 @@ async def wait(place: Place, client: AgentClient, run_id: str) -> RunResult:
         tell(f"To stop it: {place.command(f'stop {run_id}')}")
         raise
     return await client.result(run_id, check=False)
-
-
-async def _hinting(client: AgentClient, steps: AsyncIterator[Step]) -> AsyncIterator[Step]:
-    """The steps; a word to the person who waits if none comes at first."""
-    first = asyncio.ensure_future(anext(steps, None))
-    done, _ = await asyncio.wait([first], timeout=_WORKER_SECONDS)
-    if not done:
-        tell(
-            f"No worker has begun it yet. Does one run on task queue {client.task_queue} of "
-            f"{client.client.service_client.config.target_host}? (`make dev` runs one)"
-        )
-    step = await first
-    if step is not None:
-        yield step
-        async for step in steps:
-            yield step
 
 
 def print_result(handle: AgentRunHandle, result: RunResult, *, as_json: bool) -> int:

@@ -41,6 +41,7 @@ __all__ = [
     "connect",
     "living_address",
     "living_dev",
+    "own_task_queue",
     "provider_command",
     "uses_real_provider",
     "worker_command",
@@ -120,7 +121,7 @@ class Stack:
                 url = provider_url(provider)
             worker = ChildProcess.start(
                 "worker",
-                worker_command(demo.agents, server.address, TASK_QUEUE),
+                worker_command(demo.agents, server.address, own_task_queue()),
                 folder=state_dir,
                 cwd=root,
                 environment=worker_environment(os.environ, state_dir, url),
@@ -240,7 +241,12 @@ def worker_environment(
     return own
 
 
-async def connect(address: str, state_dir: Path, *, task_queue: str = TASK_QUEUE) -> AgentClient:
+def own_task_queue() -> str:
+    """The task queue of this environment's runs: TURNKEEPER_TASK_QUEUE, else the usual one."""
+    return os.environ.get("TURNKEEPER_TASK_QUEUE") or TASK_QUEUE
+
+
+async def connect(address: str, state_dir: Path, *, task_queue: str | None = None) -> AgentClient:
     """A client for the embedded server, whatever Temporal settings a person has of their own.
 
     Raises:
@@ -252,7 +258,8 @@ async def connect(address: str, state_dir: Path, *, task_queue: str = TASK_QUEUE
 
     client = await AgentClient.connect(address, namespace=NAMESPACE, settings={})
     where = os.environ.get("TURNKEEPER_ARTIFACTS") or str(state_dir / "artifacts")
-    return AgentClient(client.client, task_queue=task_queue, store=open_store(where))
+    queue = task_queue or own_task_queue()
+    return AgentClient(client.client, task_queue=queue, store=open_store(where))
 
 
 # --- one stack per state directory ------------------------------------------------------------
