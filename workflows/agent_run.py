@@ -407,13 +407,18 @@ class AgentRun:
     @workflow.update(name=contract.STOP)
     async def stop_update(self, *args: Any) -> dict[str, str]:
         """End the run. Body: {"reason": "...", "actor": "..."}, both optional."""
+        self.state.stop = _stop_request(args)
+        return {"accepted": "stop"}
+
+    @stop_update.validator
+    def check_stop(self, *args: Any) -> None:
+        """Refused here, an update leaves nothing in history."""
         if self.refused is not None:
             raise boundary.refusal(self.refused)
         try:
-            self.state.stop = _stop_request(args)
+            _stop_request(args)
         except ValueError as error:
             raise ApplicationError(str(error), type="invalid_request", non_retryable=True) from None
-        return {"accepted": "stop"}
 
     @workflow.signal(name=contract.STOP)
     def stop_signal(self, *args: Any) -> None:
