@@ -96,6 +96,7 @@ class FaultProxy(LoopbackServer):
         self.upstream = (upstream_host, upstream_port)
         self.faults = Faults()
         self.changed = asyncio.Event()
+        self.changes = 0
         self._links: set[Link] = set()
         self._news = threading.Condition()
         self._injections: list[Injection] = []
@@ -106,7 +107,7 @@ class FaultProxy(LoopbackServer):
         self.bytes_down = 0
         """Bytes handed to the clients."""
         self.failures: list[str] = []
-        """What went wrong in the proxy itself; `stop` by the end of `with` raises it."""
+        """What went wrong in the proxy itself; the end of `with` raises it as ProxyError."""
 
     # --- the witness
 
@@ -121,7 +122,7 @@ class FaultProxy(LoopbackServer):
         """How often each kind of fault hit something.
 
         `drop_reply` and `cut` count each time; `delay`, `throttle`, `hold` and `black_hole` once
-        per connection and switching on; `refuse` once per switching on (what the kernel then
+        per connection while the faults stay as they are; `refuse` once per switching on (what the kernel then
         refuses, nobody can count) and once per connection that was reset for it.
         """
         return Counter(injection.kind for injection in self.injections)
@@ -222,6 +223,7 @@ class FaultProxy(LoopbackServer):
 
     async def _change(self, **changes: Any) -> None:
         self.faults = replace(self.faults, **changes)
+        self.changes += 1
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -298,7 +300,7 @@ class Link:
 
     def note_once(self, kind: str) -> None:
         """Record that a fault touches this connection, once while the faults stay as they are."""
-        mark = (kind, id(self.proxy.faults))
+        mark = (kind, self.proxy.changes)
         if mark not in self._noted:
             self._noted.add(mark)
             self.proxy.note(kind, self.number, "")
