@@ -59,6 +59,7 @@ _TABLE = "turnkeeper_effects"
 _MAX_KEY = 200
 _LOCK = 0x7475726E6B656570
 """Of PostgreSQL's advisory locks the one under which the table is made."""
+_AUTOCOMMIT = "once_per_key needs a transaction; this connection is in AUTOCOMMIT"
 _TIME = "%Y-%m-%dT%H:%M:%fZ"
 
 # What the database answers to an attempt that met another one.
@@ -183,8 +184,6 @@ def create_ledger(bind: sa.Engine | sa.Connection, *, schema: str | None = None)
             return
         # IF NOT EXISTS alone is not safe: two at once collide in the catalogue.
         bind.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
-    else:
-        _begin(bind)
     bind.execute(sa.schema.CreateTable(table, if_not_exists=True))
 
 
@@ -257,12 +256,15 @@ class _Record:
 
     def _insert_or_read(self) -> sa.Row[Any, Any] | None:
         if self._connection.dialect.name == "sqlite":
-            _begin(self._connection)
+            _begin(self._connection, self._table)
         # The savepoint undoes the record together with the change, even where the caller catches
         # the exception and commits the rest: a key without its change would answer for ever.
         savepoint = self._connection.begin_nested()
         try:
-            if self._connection.execute(self._insert()).rowcount == 1:
+            # SQLAlchemy keeps no count for an INSERT unless asked to.
+            options = {"preserve_rowcount": True}
+            inserted = self._connection.execute(self._insert(), execution_options=options)
+            if inserted.rowcount == 1:
                 self._savepoint = savepoint
                 return None
             columns = self._table.c
@@ -300,17 +302,14 @@ class _Record:
             "tool": _plain(self._ctx.tool),
             "workflow_id": _plain(self._ctx.workflow_id),
         }
+        # `inline`: SQLAlchemy must not add a RETURNING.
         if self._connection.dialect.name == "postgresql":
-            return (
-                postgresql.insert(self._table)
-                .values(**values, recorded_at=sa.func.now())
-                .on_conflict_do_nothing(index_elements=["key"])
-            )
-        return (
-            sqlite.insert(self._table)
-            .values(**values, recorded_at=sa.func.strftime(_TIME, "now"))
-            .on_conflict_do_nothing(index_elements=["key"])
-        )
+            now: sa.ColumnElement[Any] = sa.func.now()
+            insert = postgresql.insert(self._table).values(**values, recorded_at=now)
+            return insert.on_conflict_do_nothing(index_elements=["key"]).inline()
+        now = sa.func.strftime(_TIME, "now")
+        lite = sqlite.insert(self._table).values(**values, recorded_at=now)
+        return lite.on_conflict_do_nothing(index_elements=["key"]).inline()
 
     def _explained(self, error: DBAPIError) -> Exception | None:
         state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
@@ -383,23 +382,18 @@ def _check_transaction(connection: sa.Connection) -> None:
         raise LedgerMisused("once_per_key needs a transaction: `with engine.begin() as connection`")
     driver = connection.connection.dbapi_connection
     assert driver is not None
-    autocommit = connection.dialect.detect_autocommit_setting(driver)
-    if name == "sqlite":
-        own: Any = connection.connection.driver_connection
-        # In a transaction although the driver begins none: SQLAlchemy's recipe with a BEGIN event.
-        autocommit = autocommit and not own.in_transaction
-        # sqlite3's own autocommit, in which its commit() does nothing.
-        autocommit = autocommit or getattr(own, "autocommit", False) is True
-    if autocommit:
-        raise LedgerMisused("once_per_key needs a transaction; this connection is in AUTOCOMMIT")
+    # SQLite: see `_begin`. A driver that begins none may be SQLAlchemy's recipe with a BEGIN event.
+    if name != "sqlite" and connection.dialect.detect_autocommit_setting(driver):
+        raise LedgerMisused(_AUTOCOMMIT)
 
 
-def _begin(connection: sa.Connection) -> None:
-    # sqlite3 begins a transaction before INSERT, but not before SAVEPOINT, whose RELEASE would then
-    # commit. IMMEDIATE: two attempts that both read first could never both go on to write.
+def _begin(connection: sa.Connection, table: sa.Table) -> None:
+    # sqlite3 begins a transaction before a DELETE, but not before a SAVEPOINT, whose RELEASE would
+    # then commit. Although it deletes nothing it also takes the lock of writers, or waits for it.
+    connection.execute(table.delete().where(sa.false()))
     driver: Any = connection.connection.driver_connection
     if not driver.in_transaction:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        raise LedgerMisused(_AUTOCOMMIT)
 
 
 @contextmanager
