@@ -122,8 +122,8 @@ class FaultProxy(LoopbackServer):
         """How often each kind of fault hit something.
 
         `drop_reply` and `cut` count each time; `delay`, `throttle`, `hold` and `black_hole` once
-        per connection while the faults stay as they are; `refuse` once per switching on (what the kernel then
-        refuses, nobody can count) and once per connection that was reset for it.
+        per connection while the faults stay as they are; `refuse` once per switching on (what the
+        kernel then refuses, nobody can count) and once per connection that was reset for it.
         """
         return Counter(injection.kind for injection in self.injections)
 
