@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.conversations import conversation
 from tests.prose import prose
 from tests.restoring import RestoringRun
 from tests.rig import RigFactory
-from turnkeeper import Limits, RunResult, Tool, ToolContext, tool
+from turnkeeper import Limits, RunResult, Tool, ToolContext, artifacts, tool
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.entries import Position, message
 from turnkeeper.errors import StateLost
@@ -57,27 +58,40 @@ def pages(turns: int, size: int = 300) -> Callable[[Exchange], Reply]:
     return script
 
 
-async def digests(
-    rig: RigFactory, seeds: list[int], **options: Any
-) -> dict[int, tuple[str, Position, int, int]]:
-    """How the conversations of the seeds end, at once in one rig; asserts what holds for all."""
-    scripts = {f"conversation {seed}": conversation(seed, TURNS) for seed in seeds}
+Case = tuple[int, str]
+"""A conversation's seed and the name of its limits."""
+LIMITS: dict[str, dict[str, Any]] = {
+    "to the end": {},
+    "turns": {"turns": 6, "on_limit": "answer"},
+    "errors": {"consecutive_errors": 3, "on_limit": "answer"},
+    "tokens": {"tokens": 30_000},
+}
+
+
+async def ends(
+    rig: RigFactory, cases: Sequence[Case], **options: Any
+) -> dict[Case, tuple[str, Position, int, int]]:
+    """How conversations end, all of them at once; asserts what holds for each."""
+    scripts = {f"conversation {seed}": conversation(seed, TURNS) for seed, _ in cases}
 
     def script(x: Exchange) -> Reply:
         answered: Reply = scripts[x.prompt.split("\n")[0]](x)
         return answered
 
-    options.setdefault("limits", PATIENT)
-    async with rig(script, tools=conversations.TOOLS, provider=OPEN, **options) as r:
-        results = await asyncio.gather(*(r.run(prompt) for prompt in scripts))
+    async with rig(
+        script, tools=conversations.TOOLS, limits=PATIENT, provider=OPEN, **options
+    ) as r:
+        results = await asyncio.gather(
+            *(r.run(f"conversation {seed}", limits=LIMITS[name]) for seed, name in cases)
+        )
         assert r.provider.rejections == {}
         assert await r.task_failures() == 0
         if "history" in options:
             for workflow_id in r.ids:
                 assert len(await r.carried(workflow_id)) >= 2
     return {
-        seed: (result.outcome, result.transcript, result.calls, result.errors)
-        for seed, result in zip(seeds, results, strict=True)
+        case: (result.outcome, result.transcript, result.calls, result.errors)
+        for case, result in zip(cases, results, strict=True)
     }
 
 
@@ -86,25 +100,21 @@ async def digests(
 
 async def test_the_transcript_is_the_same_with_and_without(rig: RigFactory) -> None:
     """Conversations of every kind end with equal digests, whether they continued as new or not."""
-    seeds = list(range(2_000, 2_008))
-    assert await digests(rig, seeds, history=OFTEN) == await digests(rig, seeds)
+    cases = [(seed, "to the end") for seed in range(2_000, 2_003)]
+    assert await ends(rig, cases, history=OFTEN) == await ends(rig, cases)
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [
-        PATIENT,
-        Limits(turns=6, consecutive_errors=100, on_limit="answer"),
-        Limits(turns=100, consecutive_errors=3, on_limit="answer"),
-        Limits(turns=100, consecutive_errors=100, tokens=30_000),
-    ],
-    ids=["to the end", "last answer", "errors", "tokens"],
-)
-async def test_the_state_is_all_that_a_run_keeps(rig: RigFactory, limits: Limits) -> None:
+async def test_the_state_is_all_that_a_run_keeps(rig: RigFactory) -> None:
     """Restored from JSON before every step, a run ends as it does otherwise."""
-    seeds = list(range(3_000, 3_005))
-    plain = await digests(rig, seeds, limits=limits)
-    assert await digests(rig, seeds, limits=limits, workflow=RestoringRun) == plain
+    cases = [(seed, name) for seed in range(3_000, 3_002) for name in LIMITS]
+    plain = await ends(rig, cases)
+    assert await ends(rig, cases, workflow=RestoringRun) == plain
+    assert {outcome for outcome, *_ in plain.values()} == {
+        "completed",
+        "turn_limit",
+        "error_limit",
+        "token_limit",
+    }
 
 
 # --- cold readers -------------------------------------------------------------------------------
@@ -130,35 +140,39 @@ def other_content(views: Views, workflow_id: str, view: View) -> None:
     views._views[workflow_id] = View([message(f"other {n}") for n in range(30)])
 
 
-@pytest.mark.parametrize("keep", [nothing_kept, one_turn_behind, many_turns_behind, other_content])
+WORKERS = (nothing_kept, one_turn_behind, many_turns_behind, other_content)
+
+
 @pytest.mark.parametrize("history", [OFTEN, None], ids=["often", "never"])
 async def test_a_worker_that_lacks_the_view_reads_it(
-    rig: RigFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    keep: Callable[[Views, str, View], None],
-    history: HistoryPolicy | None,
+    rig: RigFactory, monkeypatch: pytest.MonkeyPatch, history: HistoryPolicy | None
 ) -> None:
     """What the cache does not have comes from history and segments, and it is the same."""
-    reads: list[Position] = []
+    reads: Counter[str] = Counter()
     read = HistoryReader.view
 
     async def counted(self: HistoryReader, wanted: Position, known: View | None = None) -> View:
-        reads.append(wanted)
+        reads[self._id] += 1
         view = await read(self, wanted, known)
         assert view.position == wanted
         assert View(view.entries).digests == view.digests
         return view
 
-    script = pages(12)
-    async with rig(script, tools=[page], limits=PATIENT, provider=OPEN) as r:
-        plain = await r.run()
+    def forgetful(views: Views, workflow_id: str, view: View) -> None:
+        behind = {f"{w.__name__}-{history is None}": w for w in WORKERS}.get(workflow_id)
+        (behind or keep)(views, workflow_id, view)
+
+    keep = Views.keep
     monkeypatch.setattr(HistoryReader, "view", counted)
-    monkeypatch.setattr(Views, "keep", keep)
+    monkeypatch.setattr(Views, "keep", forgetful)
     options = {"history": history} if history else {}
-    async with rig(script, tools=[page], limits=PATIENT, provider=OPEN, **options) as r:
-        result = await r.run()
-        assert (result.outcome, result.transcript) == ("completed", plain.transcript)
-        assert len(reads) >= 10
+    async with rig(pages(12), tools=[page], limits=PATIENT, provider=OPEN, **options) as r:
+        names = [f"{w.__name__}-{history is None}" for w in WORKERS]
+        plain, *others = await asyncio.gather(r.run(), *(r.run(id=name) for name in names))
+        assert plain.outcome == "completed"
+        for name, result in zip(names, others, strict=True):
+            assert (result.outcome, result.transcript) == ("completed", plain.transcript), name
+            assert reads[name] >= 10
         assert r.provider.rejections == {}
 
 
@@ -193,28 +207,28 @@ def swapped(path: Path) -> None:
     path.write_bytes(others[0].read_bytes())
 
 
-@pytest.mark.parametrize("damage", [missing, truncated, emptied, flipped, swapped])
-@pytest.mark.parametrize("which", [0, -1], ids=["oldest", "newest"])
+DAMAGES = {d.__name__: d for d in (missing, truncated, emptied, flipped, swapped)}
+
+
 async def test_a_damaged_segment_ends_the_run_by_name(
-    rig: RigFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    damage: Callable[[Path], None],
-    which: int,
+    rig: RigFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that must read a segment which is not what was stored gives up: `state_lost`."""
-    sealed: list[Path] = []
+    sealed: dict[str, list[Path]] = {}
     put = FolderStore.put
 
     async def noted(self: FolderStore, owner: str, data: bytes) -> str:
         artifact = await put(self, owner, data)
-        sealed.extend(self.root.glob(f"*/{artifact}"))
+        sealed.setdefault(owner, []).append(self.root / artifacts._key(owner, artifact))
         return artifact
 
     @tool(effect="read")
-    def harm() -> str:
+    def harm(ctx: ToolContext) -> str:
         """Damage what was sealed."""
-        damage(sealed[which])
+        damage, which = ctx.workflow_id.split("-")
+        segments = sealed[ctx.workflow_id]
+        assert len(segments) >= 2
+        DAMAGES[damage](segments[0 if which == "oldest" else -1])
         return "done"
 
     def script(x: Exchange) -> Reply:
@@ -223,14 +237,14 @@ async def test_a_damaged_segment_ends_the_run_by_name(
     monkeypatch.setattr(FolderStore, "put", noted)
     monkeypatch.setattr(Views, "keep", nothing_kept)
     async with rig(script, tools=[page, harm], limits=PATIENT, history=OFTEN, provider=OPEN) as r:
-        result = await r.run()
-        assert result.outcome == "state_lost"
-        assert result.reason is not None
-        assert "artifact" in result.reason
-        assert len(sealed) >= 2
-        assert len(r.provider.requests) == 13
-        with pytest.raises(StateLost):
-            await r.transcript()
+        names = [f"{damage}-{which}" for damage in DAMAGES for which in ("oldest", "newest")]
+        results = await asyncio.gather(*(r.run(id=name) for name in names))
+        for name, result in zip(names, results, strict=True):
+            assert (result.outcome, result.turns) == ("state_lost", 14), name
+            assert "artifact" in (result.reason or ""), name
+            with pytest.raises(StateLost):
+                await r.transcript(name)
+        assert len(r.provider.requests) == 13 * len(names)
         assert await r.task_failures() == 0
 
 
@@ -298,10 +312,10 @@ async def test_the_time_limit_holds_while_the_run_continues_as_new(
     rig: RigFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store that hangs does not hold up the time limit."""
-    async with at_the_switch(rig, monkeypatch, limits={"wall_seconds": 4}) as (_, handle, _):
+    async with at_the_switch(rig, monkeypatch, limits={"wall_seconds": 3}) as (_, handle, _):
         result = await handle.result(check=False, timeout=15)
         assert result.outcome == "time_limit"
-        assert 4 <= result.seconds < 7
+        assert 3 <= result.seconds < 6
 
 
 async def test_a_store_that_is_down_only_delays(
@@ -325,11 +339,11 @@ async def test_the_deadline_is_one_for_the_whole_run(rig: RigFactory) -> None:
     def script(x: Exchange) -> Reply:
         return call("nap", {"seconds": 0.1})
 
-    limits = PATIENT.model_copy(update={"wall_seconds": 5})
+    limits = PATIENT.model_copy(update={"wall_seconds": 4})
     async with rig(script, tools=[nap], limits=limits, history=OFTEN) as r:
         result = await r.run()
         assert result.outcome == "time_limit"
-        assert 5 <= result.seconds < 7
+        assert 4 <= result.seconds < 6
         carried = [state for _, state in await r.carried()]
         assert len(carried) >= 2
         assert len({state.deadline for state in carried}) == 1
