@@ -1,0 +1,1 @@
+"""Measurements: commands that print, assert nothing, and say their method."""
