@@ -62,6 +62,8 @@ class AgentRun:
         self.turns_here = 0
         """Generations begun since the run last continued as new."""
         self.pace = Pace()
+        self.acknowledging = False
+        """Whether an update's answer may still be on its way."""
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> RunResult:  # noqa: ARG002
@@ -387,6 +389,10 @@ class AgentRun:
 
     async def _finish(self) -> RunResult:
         await self._drain()
+        if self.acknowledging:
+            # In a task of its own: a task that ends the run is thrown away when another event comes
+            # meanwhile, and an update in it is given back to its caller as an error.
+            await workflow.sleep(0.001, summary="acknowledge")
         self._close()
         await workflow.wait_condition(workflow.all_handlers_finished)
         result = boundary.result_of(self.state)
@@ -408,6 +414,7 @@ class AgentRun:
     async def stop_update(self, *args: Any) -> dict[str, str]:
         """End the run. Body: {"reason": "...", "actor": "..."}, both optional."""
         self.state.stop = _stop_request(args)
+        self.acknowledging = True
         return {"accepted": "stop"}
 
     @stop_update.validator
