@@ -61,6 +61,7 @@ def main() -> None:
         started = time.monotonic()
         prepare_venv()
         install_packages()
+        add_checkout()
         shutil.copyfile(LOCK, STAMP)
         say(f"ready in {time.monotonic() - started:.0f} s")
 
@@ -108,6 +109,13 @@ def install_packages() -> None:
         except SetUpError as error:
             say(f"{error}\nuv failed; trying pip")
     pip_install("-r", str(LOCK))
+
+
+def add_checkout() -> None:
+    """Let `.venv/bin/python` import the checkout's packages from any folder."""
+    for packages in VENV.glob("lib/python*/site-packages"):
+        # Relative to the folder it lies in, so that a moved checkout finds itself.
+        (packages / "checkout.pth").write_text("../../../..\n")
 
 
 def uv_by_pip() -> str | None:

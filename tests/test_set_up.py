@@ -121,6 +121,20 @@ def test_uv_on_the_path_is_used(checkout: Path) -> None:
     assert not list((checkout / ".venv").glob("lib/*/site-packages/pip"))
 
 
+def test_the_checkout_can_be_imported_from_any_folder(checkout: Path, tmp_path: Path) -> None:
+    """What a person keeps elsewhere finds the checkout's packages by its interpreter alone."""
+    make(checkout, with_uv(checkout), "set-up")
+    (checkout / "mine.py").write_text("print('found')")
+    done = subprocess.run(
+        [checkout / ".venv" / "bin" / "python", "-c", "import mine"],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "found\n"), done.stderr
+
+
 def test_a_failing_uv_is_replaced_by_pip(checkout: Path) -> None:
     """Its output is shown, then pip installs."""
     done = make(checkout, environment(checkout, uv="echo no certificate; exit 7"))

@@ -413,7 +413,8 @@ class AgentRun:
     @workflow.update(name=contract.STOP)
     async def stop_update(self, *args: Any) -> dict[str, str]:
         """End the run. Body: {"reason": "...", "actor": "..."}, both optional."""
-        self.state.stop = _stop_request(args)
+        # The first one stays: it says who ended the run, and why.
+        self.state.stop = self.state.stop or _stop_request(args)
         self.acknowledging = True
         return {"accepted": "stop"}
 
@@ -432,7 +433,7 @@ class AgentRun:
         """End the run, also while no worker is up. Body as above; a wrong one is dropped."""
         try:
             if self.refused is None:
-                self.state.stop = _stop_request(args)
+                self.state.stop = self.state.stop or _stop_request(args)
         except ValueError as error:
             workflow.logger.warning("stop signal dropped: %s", one_line(str(error), 300))
 

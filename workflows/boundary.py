@@ -98,7 +98,7 @@ def result_of(state: RunState) -> RunResult:
         reason=state.reason,
         agent=state.request.agent,
         model=state.spec.model.name if state.spec else "",
-        turns=state.turn,
+        turns=state.turn if state.spec else 0,
         calls=state.total_calls,
         errors=state.total_errors,
         usage=state.usage,
