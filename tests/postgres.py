@@ -10,7 +10,6 @@ import contextlib
 import os
 import pwd
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -22,6 +21,14 @@ from typing import Any
 
 import pytest
 
+# The kernel closes the tests' end of its input whatever ends them, SIGKILL included. SIGINT is
+# PostgreSQL's "fast" stop: open connections are closed.
+_WATCHDOG = """
+read -r _
+kill -INT "$1"
+while kill -0 "$1" 2>/dev/null; do sleep 0.1; done
+rm -rf "$2"
+"""
 _FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
@@ -89,13 +96,20 @@ def running_postgres() -> Iterator[Postgres]:
                 start_new_session=True,
                 **as_user,
             )
+        watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCHDOG, "sh", str(process.pid), str(folder)],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         try:
             _wait_until_ready(binaries, port, process, folder / "log")
             yield Postgres(port)
         finally:
-            # PostgreSQL's "fast" stop: open connections are closed.
-            process.send_signal(signal.SIGINT)
+            assert watchdog.stdin is not None
+            watchdog.stdin.close()
             process.wait(20)
+            watchdog.wait(20)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
