@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -123,5 +124,14 @@ async def replay(folder: Path, workflow: Any = None) -> dict[str, Any]:
     return {"exported": len(files), "replayed": len(files) - len(failures), "failures": failures}
 
 
+def main(folder: Path) -> None:
+    """Replay a folder, say what came of it, and end at once.
+
+    Without the interpreter's own end: the SDK's threads may abort it then, long after the replay.
+    """
+    print(json.dumps(asyncio.run(replay(folder))), flush=True)  # noqa: T201
+    os._exit(0)
+
+
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(replay(Path(sys.argv[1])))))  # noqa: T201
+    main(Path(sys.argv[1]))

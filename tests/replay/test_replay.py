@@ -44,11 +44,11 @@ def test_the_corpus_replays() -> None:
 def replay_with(tree: Path, histories: Path = HISTORIES) -> dict[str, Any]:
     """Replay histories with the `workflows` of another tree."""
     code = (
-        "import sys, json, asyncio; from pathlib import Path;"
+        "import sys; from pathlib import Path;"
         f"sys.path.insert(0, {str(tree)!r});"
         "from tests import archive; import workflows;"
         f"assert workflows.__file__.startswith({str(tree)!r});"
-        f"print(json.dumps(asyncio.run(archive.replay(Path({str(histories)!r})))))"
+        f"archive.main(Path({str(histories)!r}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
