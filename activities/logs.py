@@ -9,12 +9,26 @@ from typing import Any
 
 import structlog
 from temporalio import activity, workflow
+from temporalio.exceptions import ApplicationError
 
 from activities.redact import Redactor
 from turnkeeper.text import printable, well_formed
 
 Event = MutableMapping[str, Any]
 _MAX_TEXT = 4_000
+# Of a text over the bound: where it began, and its end, which is what matters of a traceback.
+_HEAD = 1_000
+# Types of failures that `generate` and `execute` log in a line of their own before they raise.
+_TOLD = frozenset(
+    {
+        "ToolNotHere",
+        "context_overflow",
+        "model_rejected",
+        "model_unavailable",
+        "provider_error",
+        "tool_failed",
+    }
+)
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", None, None)))
 
 
@@ -47,6 +61,7 @@ def configure(level: str, *, json: bool, redactor: Redactor) -> None:
         )
     )
     root = logging.getLogger()
+    handler.addFilter(_is_news)
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     # Requests to the provider are logged by run.generate, with the run's id.
@@ -57,6 +72,16 @@ def configure(level: str, *, json: bool, redactor: Redactor) -> None:
         for place in ("workflow_info_on_message", "activity_info_on_message"):
             if hasattr(logger, place):
                 setattr(logger, place, False)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record says what no line of ours did: the SDK, too, tells of failed activities."""
+    if record.msg != "Completing activity as failed":
+        return True
+    error = record.exc_info[1] if record.exc_info else None
+    if not isinstance(error, ApplicationError):
+        return True
+    return error.type not in _TOLD and (error.type != "RetryTool" or error.non_retryable)
 
 
 def _bind_activity(_logger: Any, _method: str, event: Event) -> Event:
@@ -95,7 +120,11 @@ class _Clean:
 
     def _text(self, text: str) -> str:
         text = self._redactor.error(printable(well_formed(text)))
-        return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"
+        if len(text) <= _MAX_TEXT:
+            return text
+        left_out = len(text) - _MAX_TEXT
+        tail = text[len(text) - (_MAX_TEXT - _HEAD) :]
+        return f"{text[:_HEAD]} [… {left_out} characters left out …] {tail}"
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, (bool, int, float)):

@@ -37,8 +37,12 @@ async def last_poll(host: str) -> datetime | None:
     described = await client.workflow_service.describe_task_queue(
         request, timeout=timedelta(seconds=5)
     )
-    # The SDK's identity of a worker is `<pid>@<host>`.
-    polls = [p.last_access_time for p in described.pollers if p.identity.endswith(f"@{host}")]
+    # A worker's identity is `<pid>@<host>`, a space and what it serves.
+    polls = [
+        p.last_access_time
+        for p in described.pollers
+        if p.identity.partition(" ")[0].endswith(f"@{host}")
+    ]
     return max((poll.ToDatetime(UTC) for poll in polls), default=None)
 
 

@@ -27,6 +27,10 @@ from turnkeeper.state import Call, Line, Phase, RunState
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=400)
 CONTROLS = {chr(c) for c in (*range(32), *range(127, 160))} - {"\t", "\n"}
+# And what turns the direction of writing: letters in another order forge as well.
+CONTROLS |= {
+    chr(c) for c in (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
 
 
 def state_of(**fields: Any) -> RunState:
@@ -178,7 +182,9 @@ def test_the_transcript_shows_everything_said_in_order() -> None:
 @given(TEXT)
 def test_the_transcript_has_no_control_characters(said: str) -> None:
     """Escape sequences of a tool or a model never reach the terminal."""
-    shown = transcript_text([message("\x1b[2J\x9b31m" + said), result("c", "\x1b]0;x\x07", said)])
+    shown = transcript_text(
+        [message("\x1b[2J\x9b31m\u202e" + said), result("c", "\x1b]0;x\x07", said)]
+    )
     assert not CONTROLS & set(shown)
 
 

@@ -6,8 +6,9 @@ import json
 import re
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# C0 and C1 controls but tab and newline: escape sequences could forge what an operator reads.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# C0 and C1 controls but tab and newline, and what turns the direction of writing: escape sequences
+# and letters shown in another order could forge what an operator reads.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def well_formed(text: str) -> str:
@@ -21,7 +22,7 @@ def is_well_formed(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """`text` without control characters (escape sequences), for terminals and the UI."""
+    """`text` without control characters (escapes, directions), for terminals and the UI."""
     return _CONTROL.sub("\ufffd", text)
 
 
