@@ -79,7 +79,8 @@ def told(error: ActivityError, tool: ToolSpec) -> Told:
         # Written for the model by the activity, without internals.
         what = cause.message if isinstance(cause, ApplicationError) else f"{tool.name} failed."
     if tool.mutates:
-        return Told("unknown", f"{what} {_MAYBE}")
+        end = "" if what.endswith((".", "!", "?")) else "."
+        return Told("unknown", f"{what}{end} {_MAYBE}")
     return Told("error", what)
 
 
