@@ -15,7 +15,13 @@ from temporalio.service import RPCError
 from activities.read_artifact import read_artifact
 from activities.registry import Registry
 from turnkeeper.artifacts import ArtifactStore
-from turnkeeper.contract import ATTRIBUTE_TYPES, LOAD_AGENT, LoadAgentInput, LoadAgentOutput
+from turnkeeper.contract import (
+    ATTRIBUTE_TYPES,
+    LOAD_AGENT,
+    LoadAgentInput,
+    LoadAgentOutput,
+    problem_text,
+)
 from turnkeeper.entries import digest_of
 from turnkeeper.spec import AgentSpec, Limits
 
@@ -53,8 +59,10 @@ class LoadAgent:
         agent = self._registry.agents.get(asked.agent)
         if agent is None:
             known = ", ".join(sorted(self._registry.agents)) or "none"
+            like = self._registry.like(asked.agent)
             raise ApplicationError(
-                f"there is no agent {asked.agent!r}; this worker serves: {known}",
+                f"there is no agent {asked.agent!r}; this worker serves: {known}"
+                + (f". Did you mean {like}?" if like else ""),
                 type="unknown_agent",
                 non_retryable=activity.info().attempt >= _ATTEMPTS,
             )
@@ -80,11 +88,8 @@ def _with_limits(spec: AgentSpec, asked: dict[str, Any]) -> AgentSpec:
     try:
         limits = Limits.model_validate({**spec.limits.model_dump(), **asked})
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        where = ".".join(["limits", *map(str, problem["loc"])])
-        raise ApplicationError(
-            f"{where}: {problem['msg']}", type="invalid_request", non_retryable=True
-        ) from None
+        told = problem_text(error, "limits")
+        raise ApplicationError(told, type="invalid_request", non_retryable=True) from None
     return spec.model_copy(update={"limits": limits})
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 from types import ModuleType
+
+from pydantic import ValidationError
 
 from activities.read_artifact import read_artifact
 from turnkeeper.agent import Agent
+from turnkeeper.contract import problem_text
 from turnkeeper.errors import DefinitionError
 from turnkeeper.tools import Tool
 
@@ -22,6 +28,11 @@ class Registry:
         for agent in agents:
             if self.agents.setdefault(agent.name, agent) is not agent:
                 raise DefinitionError(f"two agents are called {agent.name!r}; rename one")
+
+    def like(self, name: str) -> str | None:
+        """The agent whose name is closest to a name that nobody has, if one is close."""
+        close = difflib.get_close_matches(name, self.agents, n=1)
+        return close[0] if close else None
 
     def tool(self, agent: str, name: str) -> Tool | None:
         """The tool, built-in ones included; None if this worker does not have it."""
@@ -47,6 +58,7 @@ def find_agents(modules: Iterable[str]) -> list[Agent]:
         DefinitionError: a module that cannot be imported or holds no agent.
     """
     found: list[Agent] = []
+    homes: dict[str, str] = {}
     for name in modules:
         module = _import(name)
         agents = _agents_in(module)
@@ -57,22 +69,55 @@ def find_agents(modules: Iterable[str]) -> list[Agent]:
                 f"module {name!r} defines no agent; write `agent = Agent(...)` in it or in "
                 f"{name}/agent.py"
             )
-        found += [a for a in agents if a not in found]
+        for agent in agents:
+            if agent in found:
+                continue
+            if agent.name in homes:
+                where = " and ".join(dict.fromkeys((homes[agent.name], name)))
+                raise DefinitionError(
+                    f"two agents are called {agent.name!r}, in {where}; rename one"
+                )
+            homes[agent.name] = name
+            found.append(agent)
     return found
 
 
 def _import(name: str) -> ModuleType:
+    if "/" in name or name.endswith(".py"):
+        meant = Path(name).name.removesuffix(".py")
+        raise DefinitionError(f"{name!r} is a path; give the module's name: {meant}")
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise DefinitionError(f"{name!r} is not a module's name, such as examples.finance")
     try:
         return importlib.import_module(name)
     except DefinitionError:
         raise
     except ModuleNotFoundError as error:
-        raise DefinitionError(
-            f"cannot import {name!r}: no module {error.name!r}; run from the folder that holds it, "
-            "or add that folder to PYTHONPATH"
-        ) from error
+        missing = error.name or ""
+        if f"{name}.".startswith(f"{missing}."):
+            raise DefinitionError(
+                f"cannot import {name!r}: no module {missing!r}; run from the folder that holds "
+                "it, or add that folder to PYTHONPATH"
+            ) from error
+        ours = missing.partition(".")[0] == name.partition(".")[0]
+        ours = missing.partition(".")[0] == name.partition(".")[0]
+        told = "which does not exist" if ours else "which is not installed"
+        raise _broken(name, error, f"imports {missing!r}, {told}") from error
+    except ValidationError as error:
+        raise _broken(name, error, problem_text(error)) from error
     except Exception as error:
-        raise DefinitionError(f"cannot import {name!r}: {type(error).__name__}: {error}") from error
+        raise _broken(name, error, f"{type(error).__name__}: {error}") from error
+
+
+def _broken(name: str, error: BaseException, why: str) -> DefinitionError:
+    """With the place of the fault: the last line of the traceback that is no library's."""
+    places = [
+        f"{frame.filename}:{frame.lineno}: "
+        # The first is ours.
+        for frame in traceback.extract_tb(error.__traceback__)[1:]
+        if not any(part in frame.filename for part in ("<frozen", "importlib", "site-packages"))
+    ]
+    return DefinitionError(f"cannot import {name!r}: {places[-1] if places else ''}{why}")
 
 
 def _agents_in(module: ModuleType) -> list[Agent]:

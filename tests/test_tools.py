@@ -118,6 +118,35 @@ def test_a_parameter_without_a_type_is_refused_with_its_place() -> None:
             return str(q)
 
 
+def test_a_context_without_a_type_is_told_its_own() -> None:
+    """Not to write it as a text for the model."""
+    with pytest.raises(DefinitionError, match="`ctx: ToolContext`"):
+
+        @tool
+        def bare(ctx) -> str:  # type: ignore[no-untyped-def]
+            """No type."""
+            return str(ctx)
+
+
+class Opaque:
+    """No JSON is read as this."""
+
+
+def test_a_type_that_no_model_can_send_is_refused_by_parameter() -> None:
+    """One line with the parameter, its type and what to use; nothing of pydantic's advice."""
+    with pytest.raises(DefinitionError) as raised:
+
+        @tool
+        def odd(a: int, books: list[Opaque]) -> str:
+            """Take what JSON cannot say."""
+            return f"{a}{books}"
+
+    assert str(raised.value).partition("tool ")[2] == (
+        "'odd': parameter 'books': type list[Opaque] cannot be sent by a model; use str, int, "
+        "a list, a dataclass or a pydantic model"
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -163,5 +192,5 @@ def test_an_agent_refuses_what_is_no_tool_and_double_names() -> None:
     """Both are found when the agent is made, with a way to mend them."""
     with pytest.raises(DefinitionError, match="declare it with @tool"):
         Agent(name="a", model="m", instructions="", tools=[len])  # type: ignore[list-item]
-    with pytest.raises(DefinitionError, match="two tools are called 'order'"):
+    with pytest.raises(DefinitionError, match="two tools are called 'order'; list it once, or re"):
         Agent(name="a", model="m", instructions="", tools=[order, order])

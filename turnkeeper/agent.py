@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from turnkeeper.contract import problem_text
 from turnkeeper.errors import DefinitionError
 from turnkeeper.spec import AgentSpec, HistoryPolicy, Limits, ModelSpec
 from turnkeeper.tools import Tool
@@ -68,9 +69,7 @@ class Agent:
                 history=history or HistoryPolicy(),
             )
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise DefinitionError(f"agent {name!r}: {where}: {first['msg']}") from None
+            raise DefinitionError(f"agent {name!r}: {problem_text(error)}") from None
 
     def spec(self) -> AgentSpec:
         """The agent as data."""
@@ -88,6 +87,8 @@ def _by_name(agent: str, tools: Sequence[Tool]) -> dict[str, Tool]:
         if item.name == RESERVED:
             raise DefinitionError(f"agent {agent!r}: the tool name {RESERVED!r} is reserved")
         if item.name in found:
-            raise DefinitionError(f"agent {agent!r}: two tools are called {item.name!r}")
+            raise DefinitionError(
+                f"agent {agent!r}: two tools are called {item.name!r}; list it once, or rename one"
+            )
         found[item.name] = item
     return found

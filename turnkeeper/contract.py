@@ -18,10 +18,12 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
+from pydantic_core import ErrorDetails
 
 from turnkeeper.entries import Entry, Position, check_json
 from turnkeeper.errors import AdmissionError
 from turnkeeper.spec import UNBUILT_LIMITS, AgentSpec, Effect, Limits, Strict
+from turnkeeper.text import one_line
 
 WORKFLOW = "AgentRun"
 TASK_QUEUE = "turnkeeper"
@@ -85,7 +87,7 @@ class RunRequest(Strict):
             if name in UNBUILT_LIMITS:
                 raise ValueError(f"{name} is not supported yet; remove it")
             if name not in Limits.model_fields:
-                raise ValueError(f"{name} is not a limit; known: {', '.join(Limits.model_fields)}")
+                raise ValueError(_no_limit(name))
         Limits.model_validate(value)
         return value
 
@@ -117,13 +119,41 @@ def read_public(model: type[_Model], value: Any) -> _Model:
     except AdmissionError as error:
         raise ValueError(str(error)) from None
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        told = [
-            f"{'.'.join(map(str, p['loc'])) or model.__name__}: "
-            + p["msg"].removeprefix("Value error, ").replace("\n", " ")
-            for p in problems[:5]
-        ]
-        raise ValueError("; ".join(told)[:1_000]) from None
+        raise ValueError(problem_text(error)) from None
+
+
+_MAX_PROBLEMS = 5
+
+
+def problem_text(error: ValidationError, *where: str) -> str:
+    """What is wrong with the fields below `where`, on one line that names each of them."""
+    problems = error.errors(include_url=False)[:_MAX_PROBLEMS]
+    return "; ".join(_problem(error.title, p, where) for p in problems)[:1_000]
+
+
+def _problem(title: str, problem: ErrorDetails, where: tuple[str, ...]) -> str:
+    at = (*where, *map(str, problem["loc"]))
+    cause = problem.get("ctx", {}).get("error")
+    if isinstance(cause, ValidationError):
+        # Of a model that a validator read: its fields lie below ours.
+        return problem_text(cause, *at)
+    kind, given = problem["type"], problem["input"]
+    if kind == "extra_forbidden" and title == Limits.__name__:
+        return f"{'.'.join(where) or title}: {_no_limit(at[-1])}"
+    if kind == "extra_forbidden":
+        said = "there is no such field"
+    elif kind == "string_too_short" and not given:
+        said = "is empty"
+    elif kind.startswith(("int_", "float_")):
+        number = "whole number" if kind.startswith("int_") else "number"
+        said = f"{one_line(repr(given), 80)} is not a {number}"
+    else:
+        said = problem["msg"].removeprefix("Value error, ").replace("\n", " ")
+    return f"{'.'.join(at) or title}: {said}"
+
+
+def _no_limit(name: str) -> str:
+    return f"{name} is not a limit; known: {', '.join(Limits.model_fields)}"
 
 
 class Usage(_Inner):

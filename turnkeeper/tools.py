@@ -240,9 +240,10 @@ def _arguments_model(fn: Callable[..., Any], name: str) -> tuple[type[BaseModel]
                 "arguments by name; *args, **kwargs and positional-only parameters cannot be used"
             )
         if parameter.name not in hints:
+            kind = "ToolContext" if parameter.name in ("ctx", "context") else "str"
             raise DefinitionError(
                 f"{where}: tool {name!r}: parameter {parameter.name!r} has no type; "
-                f"write it as `{parameter.name}: str`"
+                f"write it as `{parameter.name}: {kind}`"
             )
         hint = hints[parameter.name]
         if hint in (ToolContext, ToolContext | None):
@@ -256,13 +257,32 @@ def _arguments_model(fn: Callable[..., Any], name: str) -> tuple[type[BaseModel]
             extra["description"] = documented[parameter.name]
         fields[f"p{len(fields)}"] = (Annotated[hint, Field(**extra)], default)
     try:
-        model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
-        model.model_json_schema(schema_generator=_Schema)
+        return _model(name, fields), context_parameter
     except Exception as error:
-        raise DefinitionError(
-            f"{where}: tool {name!r}: no JSON schema can be made of its types ({error})"
-        ) from error
-    return model, context_parameter
+        raise DefinitionError(f"{where}: tool {name!r}: {_unfit(fields, error)}") from error
+
+
+def _model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
+    made: type[BaseModel] = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+    made.model_json_schema(schema_generator=_Schema)
+    return made
+
+
+def _unfit(fields: dict[str, Any], error: Exception) -> str:
+    """Which parameter no JSON schema can be made of."""
+    for name, (hint, default) in fields.items():
+        try:
+            _model("parameter", {name: (hint, default)})
+        except Exception:  # noqa: BLE001 - it is the one that the whole failed by
+            kind, *_, field = typing.get_args(hint)
+            plain = isinstance(kind, type) and not typing.get_args(kind)
+            # Without the modules, which a type's text has for each of its parts.
+            called = kind.__name__ if plain else re.sub(r"\w+\.", "", str(kind))
+            return (
+                f"parameter {field.alias!r}: type {called} cannot be sent by a model; use str, "
+                "int, a list, a dataclass or a pydantic model"
+            )
+    return f"no JSON schema can be made of its types ({error})"
 
 
 def _description(fn: Callable[..., Any]) -> str:
