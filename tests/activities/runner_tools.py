@@ -307,6 +307,15 @@ def terminates_child() -> str:
 
 
 @tool
+def spawns_child() -> str:
+    """A child of multiprocessing with an interpreter of its own, which imports the main module."""
+    child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0.1,))
+    child.start()
+    child.join(20)
+    return str(child.exitcode)
+
+
+@tool
 def prints(lines: int = 1, length: int = 5) -> str:
     """Print."""
     for n in range(lines):

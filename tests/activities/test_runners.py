@@ -399,8 +399,9 @@ async def test_programs_of_a_tool_inherit_nothing_of_ours(runners: Runners) -> N
 
 
 async def test_a_forked_child_ends_as_its_parent_expects(runners: Runners) -> None:
-    """SIGTERM ends it, and one that returns from the tool's function does not answer for it."""
+    """SIGTERM ends it; one of a new interpreter works; one that returns does not answer."""
     assert await run(runners, tools.terminates_child) == "-15"
+    assert await run(runners, tools.spawns_child) == "0"
     assert await run(runners, tools.forks_and_returns) == "parent"
     assert await run(runners, tools.echo, text="next") == "next"
 
@@ -713,6 +714,7 @@ async def test_nothing_outlives_a_worker_that_was_killed(tmp_path: Path) -> None
 
 
 @linux
+@pytest.mark.slow
 async def test_100_kills_leave_no_zombie_and_no_descriptor(tmp_path: Path) -> None:
     """Descriptors, processes and tasks are back to where they were."""
     runners = Runners(most=8)
