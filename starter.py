@@ -21,6 +21,8 @@ from turnkeeper.errors import TurnkeeperError
 
 ROOT = Path(__file__).resolve().parent
 _INTERRUPTED = 130
+_LOCKED = ("pydantic", "pydantic_core", "temporalio")
+"""What the environment of `make set-up` has, and Python itself has not."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,6 +68,8 @@ def _complain(error: Exception, *, as_json: bool) -> int:
         code = error.code
     elif type(error) is LookupError or getattr(error, "outcome", None) == "invalid_request":
         code = USAGE
+    elif isinstance(error, ModuleNotFoundError) and error.name in _LOCKED:
+        message = f"{error.name} is missing: run it with .venv/bin/python (`make set-up` makes it)"
     elif not isinstance(error, (TurnkeeperError, OSError)):
         message = f"{type(error).__name__}: {message} (TURNKEEPER_DEBUG=1 shows where)"
     sys.stderr.write(f"starter.py: {message}\n")
@@ -138,7 +142,7 @@ def _add_show(commands: Any) -> None:
 
 def _add_list(commands: Any) -> None:
     parser = _add(
-        commands, "list", "runs:list_runs", "List runs: open ones first, then the last to close."
+        commands, "list", "runs:list_runs", "List open runs and the last to close, newest first."
     )
     parser.add_argument("query", nargs="?", default="", help="such as \"TurnkeeperTenant='acme'\"")
     parser.add_argument("--count", type=_positive, default=20, metavar="N", help="default 20")
@@ -163,13 +167,17 @@ def _add_demo(commands: Any) -> None:
 def _add_dev(commands: Any) -> None:
     parser = _add(commands, "dev", "dev:dev", "Server, UI and worker in the foreground.")
     parser.add_argument(
-        "--agents", default="examples.finance", metavar="MODULES", help="what the worker serves"
+        "--agents",
+        metavar="MODULES",
+        help="what the worker serves, from here or the checkout (default: examples.finance)",
     )
     parser.add_argument(
         "--script",
-        default="examples.finance.script:script",
         metavar="MODULE:NAME",
         help="what stands in for the model without ANTHROPIC_API_KEY",
+    )
+    parser.add_argument(
+        "--no-worker", action="store_true", help="server and UI only, for a worker.py of your own"
     )
 
 

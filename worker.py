@@ -53,6 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return asyncio.run(_serve(options))
     except KeyboardInterrupt:
         return 130
+    except ModuleNotFoundError as error:
+        if error.name not in ("pydantic", "structlog", "temporalio"):
+            raise
+        run = "run it with .venv/bin/python (`make set-up` makes it)"
+        sys.stderr.write(f"worker.py: {error.name} is missing: {run}\n")
+        return 2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,11 +74,22 @@ def _parser() -> argparse.ArgumentParser:
         help="a module that defines agents, e.g. examples.finance; repeat it, or separate with "
         "commas [TURNKEEPER_AGENTS]",
     )
-    parser.add_argument("--address", help="of Temporal [TEMPORAL_ADDRESS, 127.0.0.1:7233]")
+    parser.add_argument(
+        "--address",
+        help="of Temporal [TEMPORAL_ADDRESS, else where `starter.py dev` serves, else "
+        "127.0.0.1:7233]",
+    )
     parser.add_argument("--namespace", help="of Temporal [TEMPORAL_NAMESPACE, default]")
     parser.add_argument("--task-queue", default=env("TURNKEEPER_TASK_QUEUE", "turnkeeper"))
     parser.add_argument(
         "--artifacts", metavar="URL", help="folder or s3://, gs://, az:// [TURNKEEPER_ARTIFACTS]"
+    )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        default=HERE / ".turnkeeper",
+        metavar="DIR",
+        help="of `starter.py dev`, if it has another than the checkout's",
     )
     parser.add_argument("--max-activities", type=_at_least(1, int), default=100, metavar="N")
     parser.add_argument(
@@ -125,7 +142,7 @@ async def _serve(options: argparse.Namespace) -> int:
 
     log = structlog.get_logger("turnkeeper.worker")
     try:
-        worker = await _prepare(options)
+        worker, served = await _prepare(options)
     except (TurnkeeperError, ValueError, ConnectionError) as error:
         log.error("cannot start", error=str(error))
         return 2
@@ -138,7 +155,7 @@ async def _serve(options: argparse.Namespace) -> int:
     async with worker:
         log.info("worker takes work", task_queue=worker.task_queue, pid=os.getpid())
         if options.ready_file:
-            _write(options.ready_file, f"{os.getpid()}\n")
+            _write(options.ready_file, "\n".join([str(os.getpid()), *served, ""]))
         await stopped.wait()
         log.info("worker stops", note="calls in flight are finished first")
     await warm
@@ -146,8 +163,8 @@ async def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _prepare(options: argparse.Namespace) -> Worker:
-    """Everything that can be wrong is found here, before the first run is taken.
+async def _prepare(options: argparse.Namespace) -> tuple[Worker, list[str]]:
+    """The worker and its agents: all that can be wrong is found before the first run is taken.
 
     Raises:
         TurnkeeperError: agents that cannot be served.
@@ -157,7 +174,6 @@ async def _prepare(options: argparse.Namespace) -> Worker:
     from activities import readiness
     from activities.registry import Registry, find_agents
     from turnkeeper.artifacts import open_store
-    from turnkeeper.client import AgentClient
 
     _check_house()
     sys.path.insert(0, str(Path.cwd()))
@@ -167,10 +183,10 @@ async def _prepare(options: argparse.Namespace) -> Worker:
         raise ValueError("no agents: give --agents MODULE, e.g. --agents examples.finance")
     registry = Registry(find_agents(modules))
     providers = _providers(registry)
-    store = open_store(options.artifacts)
-    connected = await AgentClient.connect(options.address, namespace=options.namespace)
-    readiness.check(registry, connected.client.data_converter)
-    await _report(registry, connected.client)
+    client, artifacts = await _connect(options)
+    store = open_store(options.artifacts or artifacts)
+    readiness.check(registry, client.data_converter)
+    await _report(registry, client, options.task_queue)
     settings = Settings(
         task_queue=options.task_queue,
         max_activities=options.max_activities,
@@ -178,7 +194,38 @@ async def _prepare(options: argparse.Namespace) -> Worker:
         sticky_seconds=float(options.sticky_seconds),
         grace_seconds=options.grace_seconds,
     )
-    return build_worker(connected.client, registry, providers, store, settings)
+    return build_worker(client, registry, providers, store, settings), list(registry.agents)
+
+
+async def _connect(options: argparse.Namespace) -> tuple[Client, str | None]:
+    """To the server that is named, else that of `starter.py dev`, else the default address.
+
+    Also where the artifacts of `dev` are: those who read its runs look there.
+    """
+    import structlog
+
+    from turnkeeper.client import AgentClient
+    from turnkeeper.connection import own_settings
+    from turnkeeper.testing.embedded import NAMESPACE
+    from turnkeeper.testing.stack import living_dev
+
+    named = options.address or own_settings().get("target_host")
+    dev = None if named else living_dev(options.state)
+    try:
+        if dev is None:
+            connected = await AgentClient.connect(options.address, namespace=options.namespace)
+        else:
+            log = structlog.get_logger("turnkeeper.worker")
+            log.info("the server of `starter.py dev` is used", address=dev.address, pid=dev.pid)
+            namespace = options.namespace or NAMESPACE
+            connected = await AgentClient.connect(dev.address, namespace=namespace, settings={})
+    except ConnectionError as error:
+        raise ConnectionError(
+            f"{error}. Start one with `make dev` (`starter.py dev --no-worker` is server and UI "
+            "only), or name another with --address or TEMPORAL_ADDRESS"
+        ) from error
+    default = os.environ.get("TURNKEEPER_ARTIFACTS") or str(options.state / "artifacts")
+    return connected.client, default if dev else None
 
 
 def _check_house() -> None:
@@ -206,7 +253,10 @@ def _providers(registry: Registry) -> dict[str, Provider]:
             raise ValueError(f"agent {agent!r}: provider {name!r} is unknown; known: anthropic")
     key = os.environ.get("ANTHROPIC_API_KEY", "")
     if not key:
-        raise ValueError("ANTHROPIC_API_KEY is not set: agents could not reach their model")
+        raise ValueError(
+            "ANTHROPIC_API_KEY is not set: agents could not reach their model. Set it, or play a "
+            "script: starter.py dev --agents MODULE --script MODULE:NAME"
+        )
     return {
         "anthropic": AnthropicProvider(
             api_key=key,
@@ -216,10 +266,11 @@ def _providers(registry: Registry) -> dict[str, Provider]:
     }
 
 
-async def _report(registry: Registry, client: Client) -> None:
+async def _report(registry: Registry, client: Client, task_queue: str) -> None:
     """Say at start what an operator should know."""
     import structlog
 
+    from activities import neighbours
     from activities.load_agent import registered_attributes
     from turnkeeper.contract import ATTRIBUTE_TYPES
 
@@ -233,6 +284,16 @@ async def _report(registry: Registry, client: Client) -> None:
             "tools that declare no effect get one attempt and are never repeated",
             tools=", ".join(undeclared),
             mend='@tool(effect="read") or "idempotent" where it is true',
+        )
+    own = neighbours.identity(registry.agents)
+    if others := await neighbours.of_another_application(client, task_queue, own):
+        log.warning(
+            "another application takes runs from this task queue: of each other's runs both take "
+            "some, which then wait or fail as unknown_agent",
+            task_queue=task_queue,
+            others="; ".join(others),
+            mend="stop the other worker (`starter.py dev --no-worker` has none), or give this one "
+            "and `starter.py run` a --task-queue of their own",
         )
     here = await registered_attributes(client)
     if missing := [name for name in ATTRIBUTE_TYPES if name not in here]:
@@ -262,6 +323,7 @@ def build_worker(
     from temporalio.worker import Worker
     from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+    from activities import neighbours
     from activities.execute import Execute
     from activities.generate import Generate
     from activities.load_agent import LoadAgent
@@ -279,6 +341,7 @@ def build_worker(
     return Worker(
         client,
         task_queue=settings.task_queue,
+        identity=neighbours.identity(registry.agents),
         workflows=[workflow or AgentRun],
         activities=[
             load_agent.run,
@@ -328,4 +391,9 @@ def _write(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    # Not sys.exit: a process that used temporalio may abort while the interpreter is taken down
+    # (temporalio/sdk-python#300), which would turn a clean end into exit code 134.
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(exit_code)

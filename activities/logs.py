@@ -26,7 +26,6 @@ _TOLD = frozenset(
         "model_rejected",
         "model_unavailable",
         "provider_error",
-        "tool_failed",
     }
 )
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", None, None)))
@@ -81,7 +80,10 @@ def _is_news(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if not isinstance(error, ApplicationError):
         return True
-    return error.type not in _TOLD and (error.type != "RetryTool" or error.non_retryable)
+    if error.type == "RetryTool":
+        return error.non_retryable
+    # A tool that raised: what was logged of it is in the details. One that was cut off has none.
+    return error.type not in _TOLD and not (error.type == "tool_failed" and error.details)
 
 
 def _bind_activity(_logger: Any, _method: str, event: Event) -> Event:

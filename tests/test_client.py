@@ -23,12 +23,12 @@ from activities.load_agent import registered_attributes
 from activities.providers.anthropic import AnthropicProvider
 from activities.registry import Registry
 from tests.rig import Rig, RigFactory, until
-from turnkeeper import Agent, ToolFailed, errors, tool
+from turnkeeper import Agent, Limits, ToolFailed, errors, tool
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.client import AgentClient, RunSummary
 from turnkeeper.follow import Step
 from turnkeeper.spec import HistoryPolicy
-from turnkeeper.testing import ScriptedProvider, call, text
+from turnkeeper.testing import ScriptedProvider, call, status, text
 from turnkeeper.testing.embedded import EmbeddedServer
 
 # A tool learns that it is cancelled by its next heartbeat.
@@ -95,6 +95,28 @@ async def test_a_repeated_start_gives_the_run_that_exists(rig: RigFactory) -> No
         assert [h.existed for h in (first, during, after)] == [False, True, True]
         assert (await after.result()).answer == (await during.result()).answer == "Once."
         assert len(r.provider.requests) == 2
+
+
+async def test_an_id_is_not_shared_by_two_requests(unserved: AgentClient, ended: list[str]) -> None:
+    """The answer to another question is never given for one's own: what differs is named."""
+    name = f"taken-{uuid.uuid4()}"
+    asked: dict[str, Any] = {
+        "limits": {"turns": 3, "wall_seconds": 60},
+        "request_key": "k",
+        "metadata": {"tenant": "acme"},
+    }
+    await unserved.start("tester", "question", id=name, **asked)
+    ended.append(name)
+    assert (await unserved.start("tester", "question", id=name, **asked)).existed
+    for other, told in (
+        ({"prompt": "another"}, "another prompt;"),
+        ({"agent": "else", "limits": {"turns": 4}}, "another agent and limits;"),
+        ({"request_key": None}, "another request_key;"),
+        ({"metadata": {}}, "another metadata;"),
+    ):
+        request = {"agent": "tester", "prompt": "question"} | asked | other
+        with pytest.raises(errors.InvalidRequest, match=f"run {name} exists already, with {told}"):
+            await unserved.start(id=name, **request)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +197,8 @@ async def test_an_unknown_agent_is_the_callers_error(rig: RigFactory) -> None:
             await run.result()
         assert raised.value.result is not None
         assert raised.value.result.agent == "nobody"
+        # Limits of nobody are not shown as if they had been its own.
+        assert "limits" not in (await run.status()).model_fields_set
 
 
 async def test_a_terminated_run_is_told_as_terminated(
@@ -210,8 +234,19 @@ async def test_waiting_for_a_result_is_bounded(unserved: AgentClient, ended: lis
 async def test_a_run_that_does_not_exist_is_a_lookup_error(unserved: AgentClient) -> None:
     """Every call names the run that is missing."""
     for asked in (unserved.result, unserved.status, unserved.transcript, unserved.stop):
-        with pytest.raises(LookupError, match="no run nowhere"):
+        with pytest.raises(LookupError, match=r"no run nowhere at .*:\d+ \(namespace default\); "):
             await asked("nowhere")
+    with pytest.raises(LookupError, match=r"starter\.py list"):
+        await anext(unserved.follow("nowhere"))
+
+
+async def test_a_namespace_that_does_not_exist_is_named_with_its_server(client: Client) -> None:
+    """And how to use the one that every server has."""
+    host = client.service_client.config.target_host
+    agents = await AgentClient.connect(host, namespace="nope")
+    told = f"namespace nope is not on {host}; leave --namespace out for default"
+    with pytest.raises(ConnectionError, match=told):
+        await agents.status("any")
 
 
 # --- status, transcript, stop, list --------------------------------------------------------------
@@ -219,7 +254,7 @@ async def test_a_run_that_does_not_exist_is_a_lookup_error(unserved: AgentClient
 
 async def test_the_status_comes_from_the_run_itself(rig: RigFactory) -> None:
     """Phase, turn, calls and limits of a run that waits for a tool."""
-    async with rig([call("wait_for", {"seconds": 2}), text("Done.")], tools=[wait_for]) as r:
+    async with rig([call("wait_for", {"seconds": 1}), text("Done.")], tools=[wait_for]) as r:
         run = await r.start(limits={"turns": 9})
         status = await until(lambda: _in_phase(r, run.id, "EXECUTE"))
         assert (status.turn, status.waiting_for) == (1, "results of wait_for")
@@ -228,21 +263,39 @@ async def test_the_status_comes_from_the_run_itself(rig: RigFactory) -> None:
         await run.result()
         status = await run.status()
         assert (status.phase, status.outcome, status.turn) == ("ended", "completed", 2)
+        assert status.limits.turns == 9
 
 
 async def test_status_and_transcript_need_no_worker(rig: RigFactory) -> None:
     """What the server knows is told within the bound when the worker is gone."""
     async with rig([call("wait_for", {"seconds": 60})], tools=[wait_for]) as r:
-        run = await r.start("Wait!")
+        run = await r.start("Wait!", limits={"consecutive_errors": 4})
         await until(lambda: _in_phase(r, run.id, "EXECUTE"))
         agents = r.agents
     status = await agents.status(run.id, timeout=0.5)
     assert (status.agent, status.turn) == ("tester", 1)
-    assert status.waiting_for == "a worker: none answers"
+    assert status.waiting_for.startswith("a worker: none answers (attempt 2; last: Tool wait_for")
     assert [c.tool for c in status.calls] == ["wait_for"]
+    assert status.limits.consecutive_errors == 4
     transcript = await agents.transcript(run.id)
     assert [e.kind for e in transcript.entries] == ["message", "reply"]
     await agents.client.get_workflow_handle(run.id).terminate()
+
+
+async def test_a_status_tells_of_attempts_that_fail(rig: RigFactory) -> None:
+    """A provider that is down is seen while the run waits for it: the attempt, and why the last."""
+    async with rig([status(529)], limits=Limits(wall_seconds=5)) as r:
+        run = await r.start()
+
+        async def told() -> str:
+            said = (await run.status()).waiting_for
+            return said if "attempt" in said else ""
+
+        said = await until(told)
+        assert said.startswith("a reply of claude-sonnet-5-5 (attempt 2; last: ")
+        assert "529" in said or "overloaded" in said.lower()
+        await run.stop()
+        await run.result(check=False)
 
 
 async def test_stop_ends_a_run_by_name(rig: RigFactory) -> None:
@@ -329,6 +382,8 @@ async def test_runs_are_listed_without_our_search_attributes(other: Client, tmp_
     assert found[ended.id].turns == 1
     assert (found[ended.id].tokens or 0) > 0
     assert (found[waits.id].agent, found[waits.id].status) == ("tester", "running")
+    with pytest.raises(ValueError, match="namespace bare has no search attribute TurnkeeperTenant"):
+        [x async for x in agents.list_runs("TurnkeeperTenant = 'acme'")]
 
 
 # --- steps --------------------------------------------------------------------------------------
@@ -353,6 +408,17 @@ async def test_the_steps_of_a_run_are_its_four_phases(rig: RigFactory) -> None:
         assert live[-1].text == "completed"
 
 
+async def test_a_call_that_is_not_run_is_a_step_as_well(rig: RigFactory) -> None:
+    """A tool that does not exist is answered without an activity, and all the same told."""
+    script = [call("nowhere", {}), text("Done.")]
+    async with rig(script, tools=[fail]) as r:
+        run = await r.start()
+        said = [s.text for s in [s async for s in run.follow()] if s.phase == "EXECUTE"]
+        assert len(said) == 2
+        assert said[0].startswith("nowhere: not run: There is no tool 'nowhere'. Tools: fail")
+        assert said[1] == "nothing to run"
+
+
 async def test_the_steps_go_on_over_continue_as_new(rig: RigFactory) -> None:
     """A run that began a new history is followed to its end, and its transcript is whole."""
     script = [call("wait_for", {"seconds": 0})] * 12 + [text("Done.")]
@@ -370,8 +436,13 @@ async def test_the_steps_go_on_over_continue_as_new(rig: RigFactory) -> None:
 
 async def test_b92_nothing_runs_without_a_server() -> None:
     """B92: no way to run an agent is not durable. Without a server the call raises, at once."""
-    with pytest.raises(ConnectionError, match=r"no Temporal server at 127\.0\.0\.1:1 "):
-        await AgentClient.connect("127.0.0.1:1", timeout=2)
+    for address, told in (
+        ("127.0.0.1:1", r"^no Temporal server at 127\.0\.0\.1:1 .*: connection refused$"),
+        ("nowhere.invalid:7233", r": no such host$"),
+        ("no where", r"^'no where' is no address: "),
+    ):
+        with pytest.raises(ConnectionError, match=told):
+            await AgentClient.connect(address, timeout=2)
     agent = Agent(name="x", model="m", instructions="i")
     offers = {name for name in dir(agent) if not name.startswith("_")}
     assert offers == {"name", "spec", "tools"}

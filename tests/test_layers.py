@@ -15,7 +15,16 @@ ROOT = Path(__file__).resolve().parents[1]
 OURS = {"activities", "examples", "starter", "turnkeeper", "worker", "workflows"}
 
 # The modules of `turnkeeper` that do I/O; all others are replayed or could be.
-DOES_IO = {"artifacts", "client", "converter", "follow", "history", "ledger"}
+DOES_IO = {
+    "artifacts",
+    "client",
+    "connection",
+    "converter",
+    "follow",
+    "history",
+    "ledger",
+    "outside",
+}
 
 
 def imported_by(path: Path) -> set[str]:

@@ -20,6 +20,7 @@ from turnkeeper.render import (
     step_line,
     transcript_markdown,
     transcript_text,
+    usage_text,
     waiting_for,
 )
 from turnkeeper.spec import AgentSpec, ModelSpec
@@ -177,6 +178,23 @@ def test_the_transcript_shows_everything_said_in_order() -> None:
         "   3  search      error: none",
     ]
     assert "x" * 100_000 in transcript_text([message("x" * 100_000)])
+
+
+def test_long_names_keep_the_transcript_aligned() -> None:
+    """All texts begin in one column, that of the longest name; a closed run waits for nothing."""
+    entries = [message("Hi"), result("c", "look_up_the_weather", "sun\nshine")]
+    assert transcript_text(entries, unanswered=["slow: not finished"], ended=True).splitlines() == [
+        "   1  message              Hi",
+        "   2  look_up_the_weather  sun",
+        "                           shine",
+        "      unread               slow: not finished",
+    ]
+
+
+def test_estimated_tokens_are_marked() -> None:
+    """What was charged for a reply that was cut off is a guess, and shown as one."""
+    usage = Usage(input_tokens=100, output_tokens=20, estimated_tokens=30)
+    assert usage_text(usage) == "150 tokens (50 out, 30 estimated)"
 
 
 @given(TEXT)

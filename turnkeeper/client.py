@@ -42,6 +42,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from turnkeeper.artifacts import ArtifactStore, open_store
 from turnkeeper.connection import DEFAULT_ADDRESS, connect, own_settings, readable
 from turnkeeper.contract import (
+    ATTRIBUTE_TYPES,
     STATUS,
     STOP,
     TASK_QUEUE,
@@ -52,17 +53,20 @@ from turnkeeper.contract import (
     StopRequest,
     read_public,
 )
-from turnkeeper.errors import InvalidRequest, error_for
+from turnkeeper.errors import InvalidRequest, StateLost, error_for
 from turnkeeper.follow import Step, follow
-from turnkeeper.history import Transcript, read_transcript
+from turnkeeper.history import HistoryReader, Transcript, read_transcript
 from turnkeeper.outside import (
     RunSummary,
     agent_of,
+    earlier_request,
     result_of_failure,
+    retried,
     status_by_history,
     status_of_ended,
     summary_of,
 )
+from turnkeeper.spec import Limits
 from turnkeeper.text import one_line
 
 __all__ = ["DEFAULT_ADDRESS", "AgentClient", "AgentRunHandle", "RunSummary"]
@@ -139,8 +143,8 @@ class AgentClient:
         Args:
             agent: the agent's name.
             prompt: the task.
-            id: the run's id; the same id again gives the run that exists, whether it is open or
-                closed (`handle.existed`), so a start may safely be repeated.
+            id: the run's id; the same request with the same id again gives the run that exists,
+                whether it is open or closed (`handle.existed`), so a start may safely be repeated.
             limits: fields of `Limits` that replace the agent's own.
             request_key: the caller's name of this piece of work, for idempotency keys.
             metadata: strings for tools and operators.
@@ -148,8 +152,8 @@ class AgentClient:
                 died to another one; Temporal's default is 10.
 
         Raises:
-            InvalidRequest: the request or the id is malformed, or the id belongs to a workflow that
-                is no agent run; the message names the field.
+            InvalidRequest: the request or the id is malformed, or the id belongs to a run with
+                another request or to a workflow that is no agent run; the message names the field.
             ConnectionError: the server cannot be reached.
         """
         _not_in_a_workflow()
@@ -172,10 +176,10 @@ class AgentClient:
                 task_timeout=timedelta(seconds=task_timeout) if task_timeout else None,
             )
         except WorkflowAlreadyStartedError:
-            await self._describe(chosen)  # refuses a workflow that is no run of ours
+            await self._check_same(chosen, request)
             return AgentRunHandle(self, chosen, existed=True)
         except RPCError as error:
-            raise readable(error, chosen) from error
+            raise readable(error, chosen, self.client) from error
         return AgentRunHandle(self, chosen, run_id=started.result_run_id)
 
     async def result(
@@ -203,7 +207,7 @@ class AgentClient:
         except WorkflowFailureError as error:
             result = result_of_failure(error.cause)
         except RPCError as error:
-            raise readable(error, id) from error
+            raise readable(error, id, self.client) from error
         if check and result.outcome != "completed":
             message = f"run {id}: {result.outcome}" + (
                 f": {result.reason}" if result.reason else ""
@@ -227,15 +231,18 @@ class AgentClient:
         """
         described = await self._describe(id)
         if described.status is not WorkflowExecutionStatus.RUNNING:
-            return status_of_ended(await self.result(id, check=False), described)
+            ended, limits = await asyncio.gather(self.result(id, check=False), self._limits(id))
+            return status_of_ended(ended, described, limits)
         handle = self.client.get_workflow_handle(id)
         try:
             async with asyncio.timeout(timeout):
                 answer: RunStatus = await handle.query(STATUS, result_type=RunStatus)
-                return answer
         except (TimeoutError, RPCError, WorkflowQueryFailedError):
-            agent = await agent_of(self.client, described)
-            return status_by_history(agent, described, await self.transcript(id))
+            answer = await self._status_by_history(described)
+        if again := retried(described):
+            # The run itself does not know: attempts are the server's.
+            answer = answer.model_copy(update={"waiting_for": f"{answer.waiting_for} ({again})"})
+        return answer
 
     async def transcript(
         self,
@@ -251,7 +258,7 @@ class AgentClient:
         try:
             return await read_transcript(self.client, self._artifacts(), id)
         except RPCError as error:
-            raise readable(error, id) from error
+            raise readable(error, id, self.client) from error
 
     async def stop(
         self,
@@ -299,9 +306,13 @@ class AgentClient:
         """The steps of a run from its first to its last, as they happen; see `turnkeeper.follow`.
 
         Works for open and closed runs, and needs no worker.
+
+        Raises:
+            LookupError: there is no such run.
+            ConnectionError: the server is away for more than a minute.
         """
         _not_in_a_workflow()
-        return follow(self.client, id)
+        return self._follow(id)
 
     async def list_runs(self, query: str = "", *, limit: int = 100) -> AsyncIterator[RunSummary]:
         """Runs, open ones first, then the last to close.
@@ -321,10 +332,63 @@ class AgentClient:
                 yield await summary_of(self.client, execution, self._any_result)
         except RPCError as error:
             if error.status is RPCStatusCode.INVALID_ARGUMENT:
-                raise ValueError(f"query: {error.message}") from error
-            raise readable(error, "") from error
+                raise ValueError(f"query: {self._bad_query(error.message)}") from error
+            raise readable(error, "", self.client) from error
 
     # --- inside ---------------------------------------------------------------------------------
+
+    async def _follow(self, run: str) -> AsyncIterator[Step]:
+        try:
+            async for step in follow(self.client, run):
+                yield step
+        except RPCError as error:
+            raise readable(error, run, self.client) from error
+
+    async def _check_same(self, run: str, request: RunRequest) -> None:
+        """Refuse the id of a run with another request: its answer is to another question."""
+        described = await self._describe(run)
+        try:
+            earlier = await earlier_request(self.client, described)
+        except ValueError:
+            other = ["start"]
+        except RPCError as error:
+            raise readable(error, run, self.client) from error
+        else:
+            if earlier is None:
+                return
+            fields = RunRequest.model_fields
+            other = [f for f in fields if getattr(earlier, f) != getattr(request, f)]
+        if other:
+            raise _invalid(
+                f"id: run {run} exists already, with another {' and '.join(other)}; "
+                "choose another id, or repeat that very request"
+            )
+
+    async def _limits(self, run: str) -> Limits | None:
+        """What a run was bound by; None if it ended before that was settled."""
+        try:
+            return (await HistoryReader(self.client, self._artifacts(), run).spec("")).limits
+        except StateLost:
+            return None
+        except RPCError as error:
+            raise readable(error, run, self.client) from error
+
+    async def _status_by_history(self, described: WorkflowExecutionDescription) -> RunStatus:
+        agent, transcript, limits = await asyncio.gather(
+            agent_of(self.client, described),
+            self.transcript(described.id),
+            self._limits(described.id),
+        )
+        return status_by_history(agent, described, transcript, limits)
+
+    def _bad_query(self, message: str) -> str:
+        for name in ATTRIBUTE_TYPES:
+            if f"invalid search attribute: {name}" in message:
+                return (
+                    f"namespace {self.client.namespace} has no search attribute {name}; the worker "
+                    "prints the command that makes it when it starts"
+                )
+        return message
 
     def _artifacts(self) -> ArtifactStore:
         if self._store is None:
@@ -339,7 +403,7 @@ class AgentClient:
         try:
             described = await self.client.get_workflow_handle(run).describe()
         except RPCError as error:
-            raise readable(error, run) from error
+            raise readable(error, run, self.client) from error
         if described.workflow_type != WORKFLOW:
             raise _invalid(f"id: {run} is a workflow of type {described.workflow_type}")
         return described
@@ -357,7 +421,7 @@ class AgentClient:
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return "ended"
-            raise readable(error, handle.id) from error
+            raise readable(error, handle.id, self.client) from error
         return "queued"
 
 

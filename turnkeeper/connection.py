@@ -44,20 +44,46 @@ async def connect(settings: Mapping[str, Any], timeout: float) -> Client:
                 return await Client.connect(**settings, data_converter=data_converter)
         except TimeoutError:
             raise ConnectionError(f"no answer from {where} in {timeout:g} s") from None
+        except ValueError as error:
+            raise ConnectionError(f"{settings['target_host']!r} is no address: {error}") from error
         except RuntimeError as error:
             # A server's port answers some moments before its frontend does.
             if "not healthy yet" not in str(error) or loop.time() > deadline - 0.2:
-                why = "connection refused" if "ConnectionRefused" in str(error) else str(error)
+                why = _plainly(str(error))
                 raise ConnectionError(f"no Temporal server at {where}: {why}") from error
             await asyncio.sleep(0.1)
 
 
-def readable(error: RPCError, run: str) -> Exception:
+def readable(error: RPCError, run: str, client: Client) -> Exception:
     """The error that a caller gets for an RPC on a run: LookupError, ConnectionError, or itself."""
+    host = client.service_client.config.target_host
     if error.status is RPCStatusCode.NOT_FOUND:
-        if run and "namespace" not in error.message.lower():
-            return LookupError(f"there is no run {run}")
+        if "namespace" in error.message.lower():
+            return ConnectionError(
+                f"namespace {client.namespace} is not on {host}; leave --namespace out for default"
+            )
+        if run:
+            return LookupError(
+                f"there is no run {run} at {host} (namespace {client.namespace}); "
+                "starter.py list shows what there is"
+            )
         return ConnectionError(error.message)
     if error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED):
-        return ConnectionError(f"the Temporal server does not answer: {error.message}")
+        why = _plainly(error.message)
+        return ConnectionError(f"the Temporal server at {host} does not answer: {why}")
     return error
+
+
+# What the transport's errors, debugging prints of their types, say.
+_TRANSPORT = {
+    "connectionrefused": "connection refused",
+    "connection refused": "connection refused",
+    "dns error": "no such host",
+    "connectionreset": "connection reset",
+    "timedout": "timed out",
+}
+
+
+def _plainly(message: str) -> str:
+    lower = message.lower()
+    return next((said for sign, said in _TRANSPORT.items() if sign in lower), message)

@@ -133,6 +133,10 @@ class _Narrator:
         self._model = "the model"
         self._usage = Usage()
         self._phase = "GENERATE"
+        self._called: list[str] = []
+        """Tools that the last reply asked for."""
+        self._ran: set[str] = set()
+        """Ids of its calls that became activities; the others were answered at once."""
         self._tell: dict[int, Callable[[HistoryEvent], Any]] = {
             EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: self._scheduled,
             EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: self._completed,
@@ -176,14 +180,18 @@ class _Narrator:
         if name.startswith("run."):
             return []
         called = await self._read(scheduled.input.payloads, ExecuteInput)
+        self._ran.add(called.call_id)
         self._begun[event.event_id].turn = called.turn
         line = f"{called.tool} {arguments_line(called.arguments, _SAID)}"
         return [("EXECUTE", called.turn, line)]
 
     def _resumed(self, new: Sequence[Entry]) -> _Told:
-        results = sum(e.kind == "result" for e in new)
-        told = f"{results} result{'' if results == 1 else 's'} appended, " if results else ""
-        return [("RESUME", self._turn, f"{told}{usage_text(self._usage)} so far")]
+        results = [e.value for e in new if e.kind == "result"]
+        unrun = [_unrun(self._turn, r) for r in results if r.get("call_id") not in self._ran]
+        self._ran.clear()
+        appended = f"{len(results)} result{'' if len(results) == 1 else 's'} appended, "
+        told = f"{appended if results else ''}{usage_text(self._usage)} so far"
+        return [*unrun, ("RESUME", self._turn, told)]
 
     async def _completed(self, event: HistoryEvent) -> _Told:
         completed = event.activity_task_completed_event_attributes
@@ -212,7 +220,8 @@ class _Narrator:
         self._usage = self._usage.plus(reply.usage)
         said = one_line(reply_text(reply.entry.value), _SAID)
         calls = reply_calls(reply.entry.value)
-        parsed = ", ".join(tool for tool, _ in calls) or "no tool call"
+        self._called = [one_line(tool, 80) for tool, _ in calls]
+        parsed = ", ".join(self._called) or "no tool call"
         return [
             ("GENERATE", begun.turn, f"-> {said or '(no text)'}{_again(begun)}"),
             ("PARSE", begun.turn, f"stop reason {reply.stop_reason}: {parsed}"),
@@ -254,13 +263,22 @@ class _Narrator:
             outcome = failure.application_failure_info.type
         steps = []
         if self._phase == "PARSE":
-            steps.append(Step(event.event_id, "EXECUTE", turn, "nothing to run"))
+            # What the last reply asked for was answered at once, or the run ended before it ran.
+            unrun = ", ".join(self._called)
+            told = f"{unrun}: not run" if unrun else "nothing to run"
+            steps.append(Step(event.event_id, "EXECUTE", turn, told))
         if turn:
             steps.append(Step(event.event_id, "RESUME", turn, f"the run ends: {outcome}"))
         return [*steps, Step(event.event_id, "END", 0, outcome)]
 
     async def _read(self, payloads: Sequence[Payload], model: type[_M]) -> _M:
         return (await self._converter.decode(payloads, [model]))[0]  # type: ignore[no-any-return]
+
+
+def _unrun(turn: int, result: Any) -> tuple[str, int, str]:
+    """A call that was answered at once: of an unknown tool, one too many."""
+    why = one_line(str(result.get("text")), _SAID).removeprefix("Not run: ")
+    return "EXECUTE", turn, f"{one_line(str(result.get('tool')), 80)}: not run: {why}"
 
 
 def _again(begun: _Begun) -> str:

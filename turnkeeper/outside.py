@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import (
     Client,
     WorkflowExecution,
@@ -21,10 +22,19 @@ from temporalio.exceptions import (
     TerminatedError,
 )
 from temporalio.exceptions import TimeoutError as TemporalTimeout
+from temporalio.service import RPCError, RPCStatusCode
 
-from turnkeeper.contract import GENERATE, CallStatus, RunResult, RunStatus
+from turnkeeper.contract import (
+    GENERATE,
+    LOAD_AGENT,
+    SEAL,
+    CallStatus,
+    RunRequest,
+    RunResult,
+    RunStatus,
+)
 from turnkeeper.history import Transcript
-from turnkeeper.spec import OUTCOMES
+from turnkeeper.spec import OUTCOMES, Limits
 from turnkeeper.state import Phase
 from turnkeeper.text import one_line
 
@@ -32,7 +42,10 @@ __all__ = [
     "RunSummary",
     "agent_of",
     "attribute",
+    "earlier_request",
+    "pending_line",
     "result_of_failure",
+    "retried",
     "status_by_history",
     "status_of_ended",
     "summary_of",
@@ -78,9 +91,12 @@ def _details(cause: FailureError, outcome: str, reason: str | None) -> RunResult
     return result.model_copy(update={"outcome": outcome, "reason": result.reason or reason})
 
 
-def status_of_ended(result: RunResult, described: WorkflowExecutionDescription) -> RunStatus:
-    """The status of a run that is over."""
+def status_of_ended(
+    result: RunResult, described: WorkflowExecutionDescription, limits: Limits | None
+) -> RunStatus:
+    """The status of a run that is over; `limits` is None for one that ended before it had any."""
     return RunStatus(
+        **({} if limits is None else {"limits": limits}),
         agent=result.agent or attribute(described, "TurnkeeperAgent", str) or "",
         model=result.model,
         phase="ended",
@@ -92,7 +108,10 @@ def status_of_ended(result: RunResult, described: WorkflowExecutionDescription) 
 
 
 def status_by_history(
-    agent: str, described: WorkflowExecutionDescription, transcript: Transcript
+    agent: str,
+    described: WorkflowExecutionDescription,
+    transcript: Transcript,
+    limits: Limits | None,
 ) -> RunStatus:
     """The status of an open run whose worker does not answer."""
     pending = described.raw_description.pending_activities
@@ -114,6 +133,7 @@ def status_by_history(
         phase = Phase.PARSE if replied else Phase.GENERATE
     replies = sum(e.kind == "reply" for e in transcript.entries)
     return RunStatus(
+        **({} if limits is None else {"limits": limits}),
         agent=agent,
         model=attribute(described, "TurnkeeperModel", str) or "",
         phase=phase,
@@ -122,6 +142,35 @@ def status_by_history(
         waiting_for="a worker: none answers",
         calls=calls,
     )
+
+
+_WHAT = {GENERATE: "a reply", LOAD_AGENT: "the agent's definition", SEAL: "the artifact store"}
+
+
+def pending_line(pending: PendingActivityInfo) -> str:
+    """What the run waits for: `a reply (attempt 7; last: connection refused)`."""
+    name = pending.activity_type.name
+    what = _WHAT.get(name) or one_line(name, 80)
+    if told := _attempt(pending):
+        return f"{what} ({told})"
+    return what if pending.HasField("last_started_time") else f"{what}, which waits for a worker"
+
+
+def retried(described: WorkflowExecutionDescription) -> str:
+    """Of what failed and is tried again: `attempt 7; last: connection refused`; else empty."""
+    pending = described.raw_description.pending_activities
+    told = [(p.activity_type.name, _attempt(p)) for p in pending]
+    failing = [(name, text) for name, text in told if text]
+    if len(failing) == 1:
+        return failing[0][1]
+    return ", ".join(f"{one_line(name, 80)}: {text}" for name, text in failing[:3])
+
+
+def _attempt(pending: PendingActivityInfo) -> str:
+    if not pending.HasField("last_failure"):
+        return ""
+    why = one_line(pending.last_failure.message, 300)
+    return f"attempt {pending.attempt}; last: {why}"
 
 
 async def summary_of(
@@ -165,6 +214,34 @@ async def agent_of(client: Client, execution: WorkflowExecution) -> str:
         request = found[0].get("request", found[0]) if isinstance(found[0], dict) else {}
         return one_line(str(request.get("agent", "")), 64) if isinstance(request, dict) else ""
     return ""
+
+
+async def earlier_request(
+    client: Client, described: WorkflowExecutionDescription
+) -> RunRequest | None:
+    """What a run was started with.
+
+    None where it cannot be told: the server keeps the first part of a long run not for ever.
+
+    Raises:
+        ValueError: it was started with something else than a request.
+        RPCError: the server cannot be reached.
+    """
+    first = described.raw_info.first_run_id or described.run_id
+    handle = client.get_workflow_handle(described.id, run_id=first)
+    try:
+        async for event in handle.fetch_history_events(page_size=1):
+            payloads = event.workflow_execution_started_event_attributes.input.payloads
+            try:
+                (request,) = await client.data_converter.decode(payloads, [RunRequest])
+            except Exception as error:
+                # Anything may have been sent by a client of another language.
+                raise ValueError("no request") from error
+            return request if isinstance(request, RunRequest) else None
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+    return None
 
 
 def attribute(execution: WorkflowExecution, name: str, kind: type[Any]) -> Any:

@@ -184,15 +184,22 @@ def reply_blocks(value: Any) -> list[dict[str, Any]]:
 
 
 def transcript_text(
-    entries: Sequence[Entry], *, first: int = 1, unanswered: Sequence[str] = ()
+    entries: Sequence[Entry],
+    *,
+    first: int = 1,
+    unanswered: Sequence[str] = (),
+    ended: bool = False,
 ) -> str:
     """The whole transcript for a terminal, nothing cut: a number, who speaks, what is said.
 
-    `first` is the number of the first entry; `unanswered` are lines on calls that still run.
+    `first` is the number of the first entry; `unanswered` are lines on calls whose results the
+    model has not read: it still waits for them unless the run has `ended`.
     """
-    rows = [_row(str(n), *_told(entry)) for n, entry in enumerate(entries, start=first)]
-    rows += [_row("", "waiting", one_line(line, 500)) for line in unanswered]
-    return "\n".join(rows)
+    rows = [(str(n), *_told(entry)) for n, entry in enumerate(entries, start=first)]
+    open_call = "unread" if ended else "waiting"
+    rows += [("", open_call, one_line(line, 500)) for line in unanswered]
+    names = max((len(one_line(who, 40)) for _, who, _ in rows), default=0)
+    return "\n".join(_row(*row, width=max(names, 10)) for row in rows)
 
 
 def transcript_markdown(entries: Sequence[Entry], *, first: int = 1) -> str:
@@ -207,10 +214,10 @@ def transcript_markdown(entries: Sequence[Entry], *, first: int = 1) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _row(number: str, who: str, text: str) -> str:
+def _row(number: str, who: str, text: str, *, width: int) -> str:
     first, *others = printable(well_formed(text)).split("\n")
-    head = f"{number:>4}  {one_line(who, 40):<10}  {first}"
-    return "\n".join([head.rstrip(), *((" " * 18 + line).rstrip() for line in others)])
+    head = f"{number:>4}  {one_line(who, 40):<{width}}  {first}"
+    return "\n".join([head.rstrip(), *((" " * (width + 8) + line).rstrip() for line in others)])
 
 
 def _told(entry: Entry) -> tuple[str, str]:
@@ -254,9 +261,10 @@ def result_lines(result: RunResult) -> list[str]:
 
 
 def usage_text(usage: Usage) -> str:
-    """Token counts in a few words: `1,234 tokens (56 out)`."""
+    """Token counts in a few words: `1,234 tokens (56 out)`, or `(56 out, 20 estimated)`."""
     out = usage.output_tokens + usage.estimated_tokens
-    return f"{usage.total:,} tokens ({out:,} out)"
+    guess = f", {usage.estimated_tokens:,} estimated" if usage.estimated_tokens else ""
+    return f"{usage.total:,} tokens ({out:,} out{guess})"
 
 
 def step_line(turn: str, phase: str, text: str, *, colour: bool, width: int) -> str:

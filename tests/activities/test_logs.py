@@ -49,7 +49,8 @@ def test_a_long_text_keeps_its_head_and_its_tail(told: Told) -> None:
     ("error", "lines"),
     [
         (ApplicationError("busy", type="provider_error"), 0),
-        (ApplicationError("Tool t failed", type="tool_failed", non_retryable=True), 0),
+        (ApplicationError("Tool t failed", "a traceback", type="tool_failed"), 0),
+        (ApplicationError("Tool t was interrupted", type="tool_failed"), 1),
         (ApplicationError("again", type="RetryTool"), 0),
         (ApplicationError("Tool t failed", type="RetryTool", non_retryable=True), 1),
         (ApplicationError("nobody", type="unknown_agent"), 1),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from turnkeeper.commands.dev import UI_PORT
+from turnkeeper.commands.dev import UI_PORT, refuse_address
 from turnkeeper.commands.place import FAILED, Complaint, Place, exit_code
 from turnkeeper.commands.terminal import StepPrinter, safe, say, say_json, tell
 
@@ -26,6 +26,7 @@ _LOOK_SECONDS = 0.5
 
 def demo(place: Place, options: argparse.Namespace) -> int:
     """Run the question, print the steps and where to look; `--crash` kills workers meanwhile."""
+    refuse_address(place)
     if options.crash:
         return _crash(place, options)
     with _stack(place) as stage:

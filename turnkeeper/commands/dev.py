@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
+import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnkeeper.commands.place import FAILED, Place
+from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
 from turnkeeper.commands.terminal import say, tell
 
 if TYPE_CHECKING:
-    from turnkeeper.testing.stack import DevRecord
+    from turnkeeper.testing.stack import DemoAgent, DevRecord, Stack
 
 UI_PORT = 8233
 """Where the UI is unless the port is taken."""
@@ -20,32 +23,100 @@ _LOOK_SECONDS = 0.2
 
 def dev(place: Place, options: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM; exit 1 if a part ends by itself."""
-    from turnkeeper.testing.stack import DemoAgent, Stack
+    from turnkeeper.testing.stack import GRACE_SECONDS, Stack
 
+    refuse_address(place)
+    if there := os.environ.get("TEMPORAL_ADDRESS"):
+        raise Complaint(
+            f"TEMPORAL_ADDRESS is set: other commands go to {there}, while `dev` starts a server "
+            "of its own. Unset it here and there.",
+            USAGE,
+        )
+    serving = _served(options)
     stopping = threading.Event()
+    started: list[Stack] = []
+
+    def heard(*_: object) -> None:
+        if stopping.is_set():
+            # Not `tell`: the main thread may be in the middle of it.
+            os.write(sys.stderr.fileno(), b"Ending at once.\n")
+            if not started:
+                raise KeyboardInterrupt
+            started[0].hurry()
+        stopping.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
-    demo = DemoAgent(agents=options.agents, script=options.script)
+        signal.signal(number, heard)
     with Stack.start(
-        place.root, place.state, demo=demo, ui=True, console=True, announce=tell
+        place.root, place.state, demo=serving, ui=True, console=True, announce=tell
     ) as stack:
-        stack.ready()
-        _print_links(place, stack.publish(options.agents))
+        started.append(stack)
+        agents = stack.ready()
+        _print_links(place, stack.publish(serving.agents), agents)
         while not stopping.wait(_LOOK_SECONDS):
             if fallen := stack.fallen():
                 tell(f"The {fallen.name} ended with status {fallen.status}.{fallen.tail()}")
                 return FAILED
-        tell("Stopping.")
+        tell(
+            f"Stopping: calls in flight have {GRACE_SECONDS} s to end. Ctrl-C again ends at once."
+            if stack.worker
+            else "Stopping."
+        )
     return 0
 
 
-def _print_links(place: Place, record: DevRecord) -> None:
+def refuse_address(place: Place) -> None:
+    """For commands that start a server of their own."""
+    if place.address or place.namespace:
+        raise Complaint(
+            "--address and --namespace do not go with this command, which starts a server of its "
+            f"own; {place.command('--agents MODULE --address ...', 'worker.py')} serves agents on "
+            "another",
+            USAGE,
+        )
+
+
+def _served(options: argparse.Namespace) -> DemoAgent:
+    """What the worker serves and what stands in for its model; checked before anything starts."""
+    from turnkeeper.testing.stack import FINANCE, DemoAgent, uses_real_provider
+
+    if options.no_worker:
+        if options.agents or options.script:
+            raise Complaint("--no-worker goes with neither --agents nor --script", USAGE)
+        return DemoAgent(agents="")
+    agents = options.agents or FINANCE
+    if uses_real_provider(os.environ):
+        return DemoAgent(agents=agents)
+    if options.script is None:
+        if agents != FINANCE:
+            raise Complaint(
+                "ANTHROPIC_API_KEY is not set: agents could not reach their model. Set it, or play "
+                f"a script: starter.py dev --agents {agents} --script MODULE:NAME",
+                USAGE,
+            )
+        return DemoAgent()
+    from turnkeeper.testing.provider.script import load_script
+
+    sys.path.append(str(Path.cwd()))
+    try:
+        load_script(options.script)
+    except ValueError as error:
+        raise Complaint(str(error), USAGE) from error
+    return DemoAgent(agents=agents, script=options.script)
+
+
+def _print_links(place: Place, record: DevRecord, agents: list[str]) -> None:
     say(f"Temporal server  {record.address}")
     say(f"Temporal UI      {record.ui_url}/namespaces/default/workflows")
-    model = "the real API" if record.provider is None else f"{record.provider} (scripted)"
-    say(f"model            {model}")
-    say(f"agents           {record.agents}")
+    if agents:
+        model = "the real API" if record.provider is None else f"{record.provider} (scripted)"
+        say(f"model            {model}")
+        say(f"agents           {', '.join(agents)}")
     say("In another terminal, for example:")
-    question = '"What is 7% of last year\'s revenue?"'
-    say(f"  {place.command(f'run --agent finance {question}')}")
+    if agents:
+        asked = "What is 7% of last year's revenue?" if agents[0] == "finance" else "..."
+        asking = f'run --agent {agents[0]} "{asked}"'
+        say(f"  {place.command(asking)}")
+    else:
+        say(f"  {place.command('--agents MODULE', 'worker.py')}")
     say("Ctrl-C ends it all.")

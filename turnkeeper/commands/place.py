@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -50,9 +51,11 @@ class Place:
     namespace: str | None = None
     task_queue: str | None = None
 
-    def command(self, rest: str) -> str:
+    def command(self, rest: str, program: str = "starter.py") -> str:
         """A command for people to type here, as `starter.py` was called."""
-        return f"{self._python()} {_short(self.root / 'starter.py')} {rest}"
+        own = self.state == self.root / ".turnkeeper"
+        state = [] if own else ["--state", shlex.quote(_short(self.state))]
+        return " ".join([self._python(), _short(self.root / program), *state, rest])
 
     def _python(self) -> str:
         own = Path(sys.executable).is_relative_to(self.root)
@@ -60,11 +63,17 @@ class Place:
 
     @contextlib.asynccontextmanager
     async def client(self, *, to_read: bool = False) -> AsyncIterator[AgentClient]:
-        """A client for the server that is meant.
+        """As `reach`, for who does not mind how the server came to be."""
+        async with self.reach(to_read=to_read) as (client, _):
+            yield client
+
+    @contextlib.asynccontextmanager
+    async def reach(self, *, to_read: bool) -> AsyncIterator[tuple[AgentClient, bool]]:
+        """A client for the server that is meant, and whether that was started for this command.
 
         That is the one that was named (on the command line, in the environment or in Temporal's own
         settings), else the embedded server of this checkout if it lives, else the default address.
-        `to_read`: where no server runs, the embedded one is started for as long as it is read from.
+        `to_read`: where no server runs, the embedded one is started for as long as it is asked.
 
         Raises:
             ConnectionError: it cannot be reached; the message says what to do.
@@ -74,13 +83,13 @@ class Place:
 
         client = await self._reach(to_read=to_read)
         if client is not None:
-            yield client
+            yield client, False
             return
         with (
             claim(self.state, _quiet),
             EmbeddedServer.start(self.state, announce=_quiet) as server,
         ):
-            yield await connect(server.address, self.state, task_queue=self.task_queue)
+            yield await connect(server.address, self.state, task_queue=self.task_queue), True
 
     async def _reach(self, *, to_read: bool) -> AgentClient | None:
         """A client for a server that lives; None if the embedded one is to be started."""

@@ -11,11 +11,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from turnkeeper.follow import Step
-from turnkeeper.text import one_line
 
 if TYPE_CHECKING:
-    from temporalio.api.workflow.v1 import PendingActivityInfo
-
     from turnkeeper.client import AgentClient
 
 _SILENCE_SECONDS = 5.0
@@ -45,19 +42,17 @@ async def progress(client: AgentClient, run_id: str) -> AsyncIterator[Step]:
 
 async def _pending(client: AgentClient, run_id: str) -> str:
     """What the server waits for."""
-    described = await client.client.get_workflow_handle(run_id).describe()
+    from temporalio.service import RPCError
+
+    from turnkeeper.outside import pending_line
+
+    try:
+        described = await client.client.get_workflow_handle(run_id).describe()
+    except RPCError:
+        return "for the Temporal server, which does not answer; the run goes on when it is back"
     raw = described.raw_description
     if raw.HasField("pending_workflow_task"):
         queue = described.task_queue
         return f"no worker takes the next step from task queue {queue} (`make dev` runs one)"
-    return "; ".join(_activity(p) for p in raw.pending_activities)
-
-
-def _activity(pending: PendingActivityInfo) -> str:
-    name = one_line(pending.activity_type.name, 80)
-    if pending.HasField("last_failure"):
-        why = one_line(pending.last_failure.message, 300)
-        return f"{name}: attempt {pending.attempt} after a failure: {why}"
-    if pending.HasField("last_started_time"):
-        return f"{name} is running"
-    return f"{name} waits for a worker"
+    told = "; ".join(pending_line(p) for p in raw.pending_activities)
+    return f"for {told}" if told else ""

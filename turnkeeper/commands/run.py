@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from turnkeeper.contract import RunResult
 
 
+_EXAMPLES = {"--limit": "turns=8", "--metadata": "tenant=acme"}
+
+
 async def run(place: Place, options: argparse.Namespace) -> int:
     """Start, show the steps on stderr, print the answer on stdout."""
     limits, metadata = limits_of(options.limit), pairs_of("--metadata", options.metadata)
@@ -31,7 +34,7 @@ async def run(place: Place, options: argparse.Namespace) -> int:
             metadata=metadata,
         )
         if handle.existed:
-            tell(f"run {handle.id} exists already: this is its own request, not yours")
+            tell(f"run {handle.id} exists already: nothing new was started")
         if options.no_wait:
             if options.json:
                 say_json({"id": handle.id, "run_id": handle.run_id, "existed": handle.existed})
@@ -56,6 +59,11 @@ async def wait(place: Place, client: AgentClient, run_id: str) -> RunResult:
         )
         tell(f"To stop it: {place.command(f'stop {run_id}')}")
         raise
+    except ConnectionError as error:
+        again = place.command(f"show {run_id} --follow")
+        raise ConnectionError(
+            f"{error}\nThe run goes on when the server is back. To see it: {again}"
+        ) from error
     return await client.result(run_id, check=False)
 
 
@@ -85,7 +93,10 @@ def pairs_of(option: str, given: Sequence[str]) -> dict[str, str]:
     for pair in given:
         name, separator, value = pair.partition("=")
         if not separator or not name:
-            raise Complaint(f"{option} {pair}: write it as name=value", USAGE)
+            shown = _EXAMPLES[option]
+            raise Complaint(
+                f"{option} {pair}: write it as name=value, e.g. {option} {shown}", USAGE
+            )
         if name in found:
             raise Complaint(f"{option} {name} is given twice", USAGE)
         found[name] = value

@@ -18,12 +18,14 @@ _NUMBERS = ("TURNS", "TOKENS")
 
 
 async def list_runs(place: Place, options: argparse.Namespace) -> int:
-    """Print a table of runs: open ones first, then the last to close."""
+    """Print a table of runs: the open ones and the last to close, the newest first."""
     async with place.client(to_read=True) as client:
         try:
             runs = [r async for r in client.list_runs(options.query, limit=options.count)]
         except ValueError as error:
             raise Complaint(str(error), USAGE) from error
+    # The server gives the open ones first.
+    runs.sort(key=lambda r: r.started, reverse=True)
     if options.json:
         say_json({"runs": [_as_json(r) for r in runs]})
     elif runs:
@@ -36,7 +38,8 @@ async def list_runs(place: Place, options: argparse.Namespace) -> int:
 
 async def stop(place: Place, options: argparse.Namespace) -> int:
     """Ask a run to stop."""
-    async with place.client() as client:
+    # Also where no server runs: the stop is kept there until the next worker.
+    async with place.client(to_read=True) as client:
         stopped = await client.stop(options.id, options.reason, options.actor or _person())
     if options.json:
         say_json({"id": options.id, "stop": stopped})

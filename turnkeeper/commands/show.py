@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING
 
-from turnkeeper.commands.place import Place
+from turnkeeper.commands.place import Complaint, Place
 from turnkeeper.commands.run import print_result, wait
 from turnkeeper.commands.terminal import say, say_json
 
@@ -20,11 +20,17 @@ _PATIENCE = 2.0
 
 async def show(place: Place, options: argparse.Namespace) -> int:
     """Print the transcript; with `--follow` the steps until the end, then the answer."""
-    async with place.client(to_read=not options.follow) as client:
+    async with place.reach(to_read=True) as (client, alone):
         if options.follow:
             from turnkeeper.client import AgentRunHandle
 
-            await client.status(options.id, timeout=_PATIENCE)  # refuses what is no run of ours
+            # Refuses what is no run of ours.
+            status = await client.status(options.id, timeout=0.1 if alone else _PATIENCE)
+            if alone and status.outcome is None:
+                raise Complaint(
+                    f"run {options.id} is open, and no server runs that its worker could use: "
+                    f"`make dev` ({place.command('dev')}) goes on with it"
+                )
             result = await wait(place, client, options.id)
             handle = AgentRunHandle(client, options.id, existed=True)
             return print_result(handle, result, as_json=options.json)
@@ -57,16 +63,18 @@ def _print(run_id: str, status: RunStatus, transcript: Transcript, ended: RunRes
             say(f"used      {usage_text(status.usage)}")
     if not transcript.entries and isinstance(transcript.start, dict):
         say(f"prompt    {one_line(str(transcript.start.get('prompt')), 1_000)}")
-    tail = [f"{t.input.tool}: {_how_far(t)}" for t in transcript.tail]
+    tail = [f"{t.input.tool}: {_how_far(t, ended)}" for t in transcript.tail]
     if transcript.entries or tail:
         say()
-        say(transcript_text(transcript.entries, unanswered=tail))
+        say(transcript_text(transcript.entries, unanswered=tail, ended=ended is not None))
 
 
-def _how_far(call: ToolRun) -> str:
+def _how_far(call: ToolRun, ended: RunResult | None) -> str:
     if call.failure is not None:
         return call.failure
-    return "returned, and the model has not read it yet" if call.output else "not returned yet"
+    if call.output is not None:
+        return "returned, and the model " + ("has not read it yet" if ended is None else "never")
+    return "not returned yet" if ended is None else f"not finished: the run was {ended.outcome}"
 
 
 def _as_json(
@@ -74,7 +82,10 @@ def _as_json(
 ) -> dict[str, object]:
     return {
         "id": run_id,
-        "status": status.model_dump(mode="json"),
+        # A run that ended before it had an agent had no limits, either.
+        "status": status.model_dump(
+            mode="json", exclude=None if "limits" in status.model_fields_set else {"limits"}
+        ),
         "result": ended.model_dump(mode="json") if ended else None,
         "entries": [e.model_dump(mode="json", exclude_none=True) for e in transcript.entries],
         "unanswered": [

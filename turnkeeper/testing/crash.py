@@ -18,7 +18,7 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -166,15 +166,9 @@ class _Scene:
         run = await client.start(
             self.demo.agent, self.demo.question, id=self.id, task_timeout=_TASK_SECONDS
         )
-        self.say(f"question  {self.demo.question}\nrun       {run.id}\n")
-        try:
+        async with _ended_with_us(client, run.id):
+            self.say(f"question  {self.demo.question}\nrun       {run.id}\n")
             return await self._finish(client, run, killer, worker)
-        except BaseException:
-            # No worker will ever ask for this task queue again.
-            with contextlib.suppress(Exception):
-                handle = client.client.get_workflow_handle(run.id)
-                await handle.terminate(reason="the crash demo did not come to its end")
-            raise
 
     async def _finish(
         self, client: AgentClient, run: AgentRunHandle, killer: _Killer, worker: ChildProcess
@@ -251,14 +245,17 @@ class _Scene:
 
     async def _undisturbed(self, client: AgentClient) -> str | None:
         """The answer to the same question when nobody is killed."""
-        run = await client.start(self.demo.agent, self.demo.question, id=f"{self.id}-undisturbed")
-        return (await run.result(check=False, timeout=_RUN_SECONDS)).answer
+        name = f"{self.id}-undisturbed"
+        self.say(f"\nundisturbed  run {name}: the same question when nobody is killed, to compare")
+        run = await client.start(self.demo.agent, self.demo.question, id=name)
+        async with _ended_with_us(client, run.id):
+            return (await run.result(check=False, timeout=_RUN_SECONDS)).answer
 
     def _tell(self, report: CrashReport, evidence: Evidence) -> None:
         self.say("\nWhat was kept and what was repeated")
         for done in evidence.activities:
             kept = any(done.completed and done.completed <= k.last_event_id for k in report.kills)
-            self.say(f"  {_fate(done, evidence, kept=kept)}")
+            self.say(f"  {_fate(done, evidence, report.kills, kept=kept)}")
             events = f"recorded once, in events {done.scheduled} to {done.completed}"
             self.say(f"            {events}, by {done.identity} (attempt {done.attempt})")
         self.say(f"\nanswer    {report.result.answer}\noutcome   {report.result.outcome}")
@@ -270,16 +267,41 @@ class _Scene:
             )
 
 
-def _fate(done: Activity, evidence: Evidence, *, kept: bool) -> str:
+@contextlib.asynccontextmanager
+async def _ended_with_us(client: AgentClient, run_id: str) -> AsyncIterator[None]:
+    """End the run if we do not come to our end: no worker asks for its task queue ever again.
+
+    That is so when we are interrupted, and when who reads us has gone (`| head`).
+    """
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):
+            handle = client.client.get_workflow_handle(run_id)
+            await handle.terminate(reason="the crash demo did not come to its end")
+        raise
+
+
+def _fate(done: Activity, evidence: Evidence, kills: Sequence[Kill], *, kept: bool) -> str:
+    # Requests have numbers and calls keys: what a kill found open is one or the other.
+    open_at_a_kill = {k.begun for k in kills}
     if done.name == GENERATE:
-        begun = len(evidence.requests_of(done.turn))
+        requests = evidence.requests_of(done.turn)
+        begun, names = len(requests), {str(r["arrival"]) for r in requests}
         told = _times(begun, "request") + " at the provider"
     else:
         begun, ended = evidence.attempts_of(done.name)
+        names = {c["key"] for c in evidence.calls if c["tool"] == done.name}
         told = f"begun {_times(begun, 'time')}, ended {ended}"
     fate = "repeated" if begun > 1 else "kept" if kept else "new"
-    cut = ", once cut off by a kill" if begun == 2 else ""
-    return f"{fate:<8}  turn {done.turn} {done.name}: {told}{cut}"
+    how = "by a kill" if names & open_at_a_kill else "(connection lost)"
+    return f"{fate:<8}  turn {done.turn} {done.name}: {told}" + (
+        f", {_often(begun - 1)} cut off {how}" if begun > 1 else ""
+    )
+
+
+def _often(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _times(number: int, thing: str) -> str:

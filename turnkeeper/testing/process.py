@@ -131,6 +131,10 @@ class ChildProcess:
         self._dismiss_watchdog()
         return status
 
+    def kill(self) -> None:
+        """SIGKILL, for who does not want to wait; `end` still has to be called."""
+        self._process.kill()
+
     def end(self, timeout: float = 10) -> None:
         """SIGTERM, after `timeout` seconds SIGKILL."""
         # First, so that it never meets another process of the same pid.

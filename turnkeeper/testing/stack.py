@@ -51,24 +51,36 @@ __all__ = [
 # Imports of anthropic and temporalio on a busy machine, before the first bytecode is cached.
 READY_SECONDS = 60.0
 _CLAIM_SECONDS = 60.0
+GRACE_SECONDS = 10
+"""For calls in flight when the stack is stopped."""
+# The worker tells its calls that their time is over before it ends.
+_END_SECONDS = GRACE_SECONDS + 5.0
 
 
 class StackError(TurnkeeperError):
     """Raised when the stack cannot be started as asked."""
 
 
+FINANCE = "examples.finance"
+
+
 @dataclass(frozen=True)
 class DemoAgent:
-    """What the worker serves: modules of agents, and the script that stands in for a model."""
+    """What the worker serves: modules of agents, and the script that stands in for a model.
 
-    agents: str = "examples.finance"
+    Both are found in the checkout and in the folder that the command was called in.
+    """
+
+    agents: str = FINANCE
+    """None at all for a server without a worker."""
     script: str = "examples.finance.script:script"
 
 
 class Stack:
     """A running stack; made by `start`.
 
-    `provider` is None, and `provider_url` too, where the real one is used.
+    `provider` is None, and `provider_url` too, where the real one is used, `worker` where none was
+    asked for.
     """
 
     def __init__(
@@ -76,7 +88,7 @@ class Stack:
         state_dir: Path,
         *,
         server: EmbeddedServer,
-        worker: ChildProcess,
+        worker: ChildProcess | None,
         provider: ChildProcess | None,
         provider_url: str | None,
         held: contextlib.ExitStack,
@@ -110,8 +122,8 @@ class Stack:
         """
         with contextlib.ExitStack() as parts:
             parts.enter_context(claim(state_dir, announce))
-            provider, url = None, None
-            if not uses_real_provider(os.environ):
+            provider, url, worker = None, None, None
+            if demo.agents and not uses_real_provider(os.environ):
                 # Begun first and awaited last: it comes up while the server does.
                 provider = start_provider(root, state_dir, demo.script)
                 parts.callback(provider.end)
@@ -119,16 +131,18 @@ class Stack:
             parts.callback(server.stop)
             if provider is not None:
                 url = provider_url(provider)
-            worker = ChildProcess.start(
-                "worker",
-                worker_command(demo.agents, server.address, own_task_queue()),
-                folder=state_dir,
-                cwd=root,
-                environment=worker_environment(os.environ, state_dir, url),
-                console=console,
-            )
-            # Last in, first out: the worker ends first, so that it can finish what it does.
-            parts.callback(worker.end)
+            if demo.agents:
+                command = worker_command(demo.agents, server.address, own_task_queue())
+                worker = ChildProcess.start(
+                    "worker",
+                    [*command, "--grace-seconds", str(GRACE_SECONDS)],
+                    folder=state_dir,
+                    cwd=root,
+                    environment=worker_environment(os.environ, state_dir, url),
+                    console=console,
+                )
+                # Last in, first out: the worker ends first, so that it can finish what it does.
+                parts.callback(worker.end, _END_SECONDS)
             return cls(
                 state_dir,
                 server=server,
@@ -143,13 +157,15 @@ class Stack:
         """Of the Temporal server, `host:port`."""
         return self.server.address
 
-    def ready(self) -> None:
-        """Wait until the worker takes work.
+    def ready(self) -> list[str]:
+        """Wait until the worker takes work; the names of the agents it serves.
 
         Raises:
             ProcessError: it does not; the message has its log.
         """
-        self.worker.wait_ready(READY_SECONDS)
+        if self.worker is None:
+            return []
+        return self.worker.wait_ready(READY_SECONDS).splitlines()[1:]
 
     def publish(self, agents: str) -> DevRecord:
         """Tell other terminals of this stack, until it stops."""
@@ -172,8 +188,14 @@ class Stack:
         parts = (self.worker, self.provider)
         return next((p for p in parts if p is not None and p.status is not None), None)
 
+    def hurry(self) -> None:
+        """Wait no longer for calls in flight, while `stop` is at work or before it is."""
+        for part in (self.worker, self.provider):
+            if part is not None:
+                part.kill()
+
     def stop(self) -> None:
-        """End it all."""
+        """End it all; calls in flight have `GRACE_SECONDS` to end."""
         self._held.close()
 
     def __enter__(self) -> Self:
@@ -213,7 +235,7 @@ def start_provider(
         provider_command(script, log),
         folder=folder,
         cwd=root,
-        environment=environment,
+        environment=_importing_from_here(environment),
     )
 
 
@@ -236,9 +258,17 @@ def worker_environment(
     own = {k: v for k, v in environment.items() if not k.startswith("TEMPORAL_")}
     own |= {"TEMPORAL_NAMESPACE": NAMESPACE, "TEMPORAL_CONFIG_FILE": os.devnull}
     own.setdefault("TURNKEEPER_ARTIFACTS", str(state_dir / "artifacts"))
+    own = _importing_from_here(own)
     if provider is not None:
         own |= {"ANTHROPIC_BASE_URL": provider, "ANTHROPIC_API_KEY": "scripted"}
     return own
+
+
+def _importing_from_here(environment: Mapping[str, str]) -> dict[str, str]:
+    """For a process of the checkout that imports modules of the folder we were called in."""
+    # Absolute: the process has another working directory.
+    given = [Path(p).absolute() for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p]
+    return dict(environment) | {"PYTHONPATH": os.pathsep.join(map(str, [Path.cwd(), *given]))}
 
 
 def own_task_queue() -> str:
@@ -295,7 +325,10 @@ def claim(state_dir: Path, announce: Callable[[str], None]) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if dev := living_dev(state_dir):
-                    raise StackError(f"`dev` serves {state_dir} already (pid {dev.pid})") from None
+                    raise StackError(
+                        f"`dev` serves {state_dir} already (pid {dev.pid}). Stop it there with "
+                        "Ctrl-C, or use --state DIR for a second one"
+                    ) from None
                 if time.monotonic() > deadline:
                     raise StackError(f"another process serves {state_dir}, and goes on") from None
             if not waiting:

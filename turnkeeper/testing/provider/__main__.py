@@ -9,15 +9,14 @@ SIGTERM, on SIGINT, or when the process `--parent-pid` is gone.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
+from turnkeeper.testing.provider.script import load_script
 from turnkeeper.testing.provider.server import ScriptedProvider
 
 _PARENT_POLL_SECONDS = 0.2
@@ -29,8 +28,12 @@ def main() -> None:
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
+    try:
+        script = load_script(options.script)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
     with ScriptedProvider(
-        _load(options.script),
+        script,
         host=options.host,
         port=options.port,
         window=options.window,
@@ -63,13 +66,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ready-file", type=Path, help="file to write the ready line to")
     parser.add_argument("--parent-pid", type=int, help="end when this process is gone")
     return parser
-
-
-def _load(reference: str) -> Any:
-    module, _, name = reference.partition(":")
-    if not name:
-        raise SystemExit(f"--script takes MODULE:NAME, not {reference!r}")
-    return getattr(importlib.import_module(module), name)
 
 
 def _write_whole(path: Path, content: str) -> None:

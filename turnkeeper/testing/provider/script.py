@@ -13,6 +13,7 @@ first sending gets the first, the second the second, and the last one stays.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -129,3 +130,29 @@ def _blocks(content: Any) -> list[Json]:
 
 def _text(content: Any) -> str:
     return "\n".join(block["text"] for block in _blocks(content) if block["type"] == "text")
+
+
+def load_script(reference: str) -> Any:
+    """The script that `MODULE:NAME` names.
+
+    Raises:
+        ValueError: there is none; one line says why.
+    """
+    module, _, name = reference.partition(":")
+    if not name or "/" in module or module.endswith(".py"):
+        raise ValueError(f"--script {reference}: write it as MODULE:NAME, e.g. my_script:script")
+    try:
+        script = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        where = "" if error.name == module else f", which {module} imports,"
+        raise ValueError(
+            f"--script {reference}: there is no module {error.name}{where} in the checkout, the "
+            "current folder or PYTHONPATH"
+        ) from error
+    except Exception as error:
+        raise ValueError(f"--script {reference}: {type(error).__name__}: {error}") from error
+    if script is None:
+        raise ValueError(f"--script {reference}: module {module} has no {name}")
+    if not callable(script) and (isinstance(script, str) or not isinstance(script, Sequence)):
+        raise ValueError(f"--script {reference}: it is no script but a {type(script).__name__}")
+    return script
