@@ -23,7 +23,9 @@ crash-demo: set-up ## The same run, while its worker is killed twice.
 dev: set-up ## Server, UI and worker in the foreground.
 	@$(VENV_PYTHON) starter.py dev
 
-test: set-up ## All tests. Options for pytest: make test ARGS="-k budget".
+# A file stays in one process: its fixtures are made once.
+ARGS ?= -n 3 --dist loadfile
+test: set-up ## All tests, in three processes. Options for pytest: make test ARGS="-k budget".
 	@$(VENV_PYTHON) -m pytest $(ARGS)
 
 lint: set-up ## Style, bans on impure calls, formatting.

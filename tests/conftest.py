@@ -1,4 +1,8 @@
-"""One real Temporal server for the whole session, and the replay of everything it recorded."""
+"""One real Temporal server for the whole session, and the replay of everything it recorded.
+
+With `-n` each process of the session has its own server and replays its own histories; the summary
+adds them up.
+"""
 
 from __future__ import annotations
 
@@ -83,6 +87,23 @@ def replay_cold(folder: Path) -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr[-2_000:]
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of the session tells the controlling one what it replayed."""
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["replayed"] = session.config.stash.get(REPLAYED, None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add up what the processes of the session replayed."""
+    told = getattr(node, "workeroutput", {}).get("replayed")
+    if told is not None:
+        sums: dict[str, Any] = node.config.stash.setdefault(REPLAYED, {})
+        for name in ("started", "exported", "replayed"):
+            sums[name] = sums.get(name, 0) + told[name]
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
