@@ -16,8 +16,7 @@ import pytest
 
 from examples.finance.agent import agent
 from examples.finance.script import script
-from tests import archive
-from tests.conftest import replay_cold
+from tests.archive import Archive
 from tests.rig import open_rig
 from turnkeeper.client import AgentClient
 from turnkeeper.testing.embedded import EmbeddedServer
@@ -53,7 +52,7 @@ async def browser() -> AsyncIterator[Page]:
         await chromium.close()
 
 
-async def test_the_ui_tells_the_story_of_a_run(tmp_path: Path) -> None:
+async def test_the_ui_tells_the_story_of_a_run(tmp_path: Path, histories: Archive) -> None:
     """The timeline shows tools with turn and arguments; the run card shows limits and turns."""
     import anthropic  # noqa: F401  as a worker has it: loaded before the first generation
 
@@ -81,5 +80,4 @@ async def test_the_ui_tells_the_story_of_a_run(tmp_path: Path) -> None:
             assert await card.get_by_text("turns: 3 of 8").is_visible()
             assert await card.get_by_text("turn 3: answer About $28.84M.").is_visible()
             await page.screenshot(path=pictures / "run-card.png")
-        assert await archive.export(client, tmp_path / "histories")
-        assert not replay_cold(tmp_path / "histories")["failures"]
+        await histories.take(client)
