@@ -15,7 +15,9 @@ import pytest
 
 from tests.test_starter import ROOT, environment, processes_of, starter
 from turnkeeper.contract import GENERATE
+from turnkeeper.testing.crash import _fate
 from turnkeeper.testing.evidence import Activity, Evidence
+from turnkeeper.testing.killer import Kill
 from turnkeeper.testing.stack import claim, living_dev
 
 
@@ -37,7 +39,7 @@ def test_the_demo_answers_and_says_where_to_look(state: Path) -> None:
     assert "-> 28840000" in shown
     assert "answer    About $28.84M." in shown
     assert "outcome   completed · 3 turns · 2 tool calls" in shown
-    assert "starter.py show first" in shown
+    assert re.search(r"starter\.py --state \S+ show first", shown)
     assert "/namespaces/default/workflows/first" in shown
     assert "scripted provider" in done.stderr
     assert not processes_of(state)
@@ -134,6 +136,18 @@ def test_evidence_of_repetition_is_found() -> None:
     ]
     assert evidence.repeated_calls() == ["search (key k1) ran again"]
     assert evidence.attempts_of("search") == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("begun", "told"),
+    [("7", "once cut off by a kill"), ("3", "once cut off (connection lost)")],
+)
+def test_only_what_was_open_at_a_kill_was_cut_off_by_it(begun: str, told: str) -> None:
+    """A request may be repeated for other reasons: the report does not guess."""
+    done = Activity(5, GENERATE, "turn-2", completed=7)
+    evidence = Evidence([done], [{"turn": 1, "arrival": n} for n in (7, 8)], [])
+    line = _fate(done, evidence, [Kill(begun=begun)], kept=False)
+    assert line == f"repeated  turn 2 {GENERATE}: 2 requests at the provider, {told}"
 
 
 def test_one_stack_at_a_time(tmp_path: Path) -> None:

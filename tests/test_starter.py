@@ -18,6 +18,10 @@ from typing import Any
 import pytest
 
 from turnkeeper.client import AgentClient
+from turnkeeper.commands.place import exit_code
+from turnkeeper.commands.show import _how_far
+from turnkeeper.contract import ExecuteInput, RunResult
+from turnkeeper.history import ToolRun
 from turnkeeper.testing.stack import living_dev
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,6 +107,42 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
         assert not processes_of(state)
 
 
+@pytest.fixture(scope="module")
+def answered(dev: Dev) -> subprocess.CompletedProcess[str]:
+    """The run `answered`, to its end."""
+    return dev.starter("run", QUESTION, "--agent", "finance", "--id", "answered")
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """What became of a run that was in the middle of its search."""
+
+    command: subprocess.Popen[str]
+    """`starter.py run`, which waits for it."""
+    done: subprocess.CompletedProcess[str] | None = None
+    """The command that interrupted it."""
+
+
+@pytest.fixture(scope="module")
+async def interrupted(dev: Dev) -> dict[str, Interrupted]:
+    """Three runs at once: `halted` is stopped, `cancelled` cancelled, `left` left by Ctrl-C."""
+    asked = {
+        name: dev.popen("run", QUESTION, "--agent", "finance", "--id", name)
+        for name in ("halted", "cancelled", "left")
+    }
+    for process in asked.values():
+        read_until(process, "EXECUTE")
+    asked["left"].send_signal(signal.SIGINT)
+    client = await AgentClient.connect(dev.address)
+    await client.client.get_workflow_handle("cancelled").cancel()
+    stopped = dev.starter("stop", "halted", "--reason", "wrong year", "--actor", "ada")
+    return {
+        "halted": Interrupted(asked["halted"], stopped),
+        "cancelled": Interrupted(asked["cancelled"]),
+        "left": Interrupted(asked["left"]),
+    }
+
+
 def processes_of(state: Path) -> list[str]:
     """Command lines of processes that work on a state directory."""
     listed = subprocess.run(
@@ -149,7 +189,7 @@ def test_help_is_quick() -> None:
         ([], "COMMAND"),
         (["fly"], "fly"),
         (["run", "hello"], "--agent"),
-        (["run", "hello", "--agent", "finance", "--limit", "turns"], "name=value"),
+        (["run", "hello", "--agent", "finance", "--limit", "turns"], "e.g. --limit turns=8"),
         (["run", "hello", "--agent", "finance", "--limit", "a=1", "--limit", "a=2"], "twice"),
         (["list", "--count", "0"], "at least 1"),
     ],
@@ -160,6 +200,89 @@ def test_wrong_usage_is_exit_2(arguments: list[str], told: str) -> None:
     assert done.returncode == 2
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--agents", "library"], "Set it, or play a script: starter.py dev --agents library"),
+        (["--script", "nowhere:script"], "there is no module nowhere in the checkout, the current"),
+        (["--script", "examples.finance.script:nothing"], "has no nothing"),
+        (["--script", "examples/finance/script.py"], "write it as MODULE:NAME"),
+        (["--script", "examples.finance.script:__name__"], "it is no script but a str"),
+        (["--no-worker", "--agents", "library"], "--no-worker goes with neither"),
+    ],
+)
+def test_dev_refuses_what_cannot_work_before_anything_starts(
+    tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    """A model that could not answer, a script that is none: one line, and no server was started."""
+    done = starter("--state", str(tmp_path / "state"), "dev", *arguments)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "state").exists()
+
+
+def test_dev_has_a_server_of_its_own() -> None:
+    """Another address is refused, not ignored: other commands would go there."""
+    named = starter(*NOWHERE, "dev")
+    assert (named.returncode, "worker.py --agents MODULE --address" in named.stderr) == (2, True)
+    done = starter("dev", env={"TEMPORAL_ADDRESS": "127.0.0.1:2"})
+    assert (done.returncode, "other commands go to 127.0.0.1:2" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("program", [["starter.py", "list"], ["worker.py", "--agents", "x"]])
+def test_an_interpreter_without_the_packages_is_told_which_one_has_them(program: list[str]) -> None:
+    """A sentence instead of a ModuleNotFoundError."""
+    done = subprocess.run(
+        [sys.executable, "-S", *program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "run it with .venv/bin/python (`make set-up` makes it)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"ANTHROPIC_API_KEY": "x"}, "connection refused. Start one with `make dev`"),
+        ({}, "Set it, or play a script: starter.py dev --agents MODULE --script MODULE:NAME"),
+    ],
+)
+def test_a_worker_that_cannot_start_says_what_to_do(variables: dict[str, str], told: str) -> None:
+    """One line of the log, and exit code 2."""
+    done = subprocess.run(
+        [sys.executable, "worker.py", "--agents", "examples.finance", *NOWHERE],
+        cwd=ROOT,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert json.loads(line)["event"] == "cannot start"
+    assert told in json.loads(line)["error"]
+
+
+@pytest.mark.parametrize(
+    ("ended", "told"),
+    [
+        (None, "not returned yet"),
+        (RunResult(outcome="terminated"), "not finished: the run was terminated"),
+    ],
+)
+def test_a_closed_run_waits_for_nothing(ended: RunResult | None, told: str) -> None:
+    """A call that was cut off by the run's end is not shown as if it could still return."""
+    call = ExecuteInput.model_construct(tool="search")
+    assert _how_far(ToolRun(scheduled=5, input=call), ended) == told
+
+
+def test_each_end_has_an_exit_code() -> None:
+    """Scripts branch on it: limits are told apart from failures and from the caller's faults."""
+    outcomes = ("completed", "time_limit", "refused", "cancelled", "unknown_agent", "state_lost")
+    assert [exit_code(outcome) for outcome in outcomes] == [0, 3, 3, 4, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -197,9 +320,11 @@ def test_settings_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 # --- run ------------------------------------------------------------------------------------------
 
 
-def test_run_prints_the_answer_and_nothing_else_on_stdout(dev: Dev) -> None:
+def test_run_prints_the_answer_and_nothing_else_on_stdout(
+    answered: subprocess.CompletedProcess[str],
+) -> None:
     """The answer can be piped on; the four phases go to stderr as they happen."""
-    done = dev.starter("run", QUESTION, "--agent", "finance")
+    done = answered
     assert done.returncode == 0
     assert done.stdout == ANSWER + "\n"
     phases = re.findall(r"GENERATE|PARSE|EXECUTE|RESUME", done.stderr)
@@ -225,21 +350,12 @@ def test_the_prompt_may_come_from_standard_input(dev: Dev) -> None:
     assert done.stdout.startswith("I am a script")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "outcome"),
-    [
-        (["--agent", "finance", "--limit", "wall_seconds=1"], 3, "time_limit"),
-        (["--agent", "nobody"], 2, "unknown_agent"),
-    ],
-)
-def test_the_exit_code_tells_the_outcome(
-    dev: Dev, arguments: list[str], code: int, outcome: str
-) -> None:
-    """Scripts branch on the exit code; people read the reason."""
-    done = dev.starter("run", QUESTION, *arguments)
-    assert done.returncode == code
-    assert outcome in done.stderr
-    assert "reason:" in done.stderr
+def test_an_agent_that_nobody_serves_is_exit_2(dev: Dev) -> None:
+    """The reason names those that are served, and one that may be meant."""
+    done = dev.starter("run", GREETING, "--agent", "finanse")
+    assert done.returncode == 2
+    assert "reason: there is no agent 'finanse'" in done.stderr
+    assert "Did you mean finance?" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -259,49 +375,48 @@ def test_a_refused_request_is_exit_2(dev: Dev, arguments: list[str], named: str)
 
 
 def test_a_repeated_id_follows_the_run_that_exists(dev: Dev) -> None:
-    """Said in words, since the answer belongs to the earlier request."""
+    """The same request again gives the same answer; another one is not answered by it."""
     first = dev.starter("run", GREETING, "--agent", "finance", "--id", "same")
-    again = dev.starter("run", QUESTION, "--agent", "finance", "--id", "same")
+    again = dev.starter("run", GREETING, "--agent", "finance", "--id", "same")
     assert (first.returncode, again.returncode) == (0, 0)
     assert again.stdout == first.stdout
     assert "exists already" in again.stderr
+    other = dev.starter("run", QUESTION, "--agent", "finance", "--id", "same")
+    assert (other.returncode, other.stdout) == (2, "")
+    assert "run same exists already, with another prompt; choose another id" in other.stderr
 
 
-def test_ctrl_c_leaves_the_run_running(dev: Dev) -> None:
+def test_ctrl_c_leaves_the_run_running(dev: Dev, interrupted: dict[str, Interrupted]) -> None:
     """The person is told how to come back; coming back shows the whole run and its answer."""
-    asked = dev.popen("run", QUESTION, "--agent", "finance", "--id", "left")
-    assert asked.stderr is not None
-    seen = read_until(asked, "EXECUTE")
-    asked.send_signal(signal.SIGINT)
+    asked = interrupted["left"].command
     _, rest = asked.communicate(timeout=10)
     assert asked.returncode == 130
     assert "The run goes on without you" in rest
     assert "show left --follow" in rest
-    assert "Traceback" not in seen + rest
+    assert "Traceback" not in rest
     back = dev.starter("show", "left", "--follow")
     assert (back.returncode, back.stdout) == (0, ANSWER + "\n")
     assert "PARSE" in back.stderr
 
 
-def test_a_stopped_run_is_exit_3(dev: Dev) -> None:
+def test_a_stopped_run_is_exit_3(dev: Dev, interrupted: dict[str, Interrupted]) -> None:
     """`stop` says that it was heard, and who waits for the run learns why it ended."""
-    asked = dev.popen("run", QUESTION, "--agent", "finance", "--id", "halted")
-    read_until(asked, "EXECUTE")
-    stopped = dev.starter("stop", "halted", "--reason", "wrong year", "--actor", "ada")
+    asked, stopped = interrupted["halted"].command, interrupted["halted"].done
+    assert stopped is not None
     assert (stopped.returncode, stopped.stdout) == (0, "run halted is stopping\n")
     _, told = asked.communicate(timeout=30)
     assert asked.returncode == 3
     assert "stopped by ada: wrong year" in told
     again = dev.starter("stop", "halted", "--json")
     assert json.loads(again.stdout) == {"id": "halted", "stop": "ended"}
+    # Its search could not be cut short, so it ended with it.
+    shown = dev.starter("show", "halted").stdout
+    assert "search: returned, and the model did not read it" in shown
 
 
-async def test_a_cancelled_run_is_exit_4(dev: Dev) -> None:
+def test_a_cancelled_run_is_exit_4(interrupted: dict[str, Interrupted]) -> None:
     """Cancelled through Temporal, by whatever client."""
-    asked = dev.popen("run", QUESTION, "--agent", "finance", "--id", "cancelled")
-    read_until(asked, "EXECUTE")
-    client = await AgentClient.connect(dev.address)
-    await client.client.get_workflow_handle("cancelled").cancel()
+    asked = interrupted["cancelled"].command
     asked.communicate(timeout=30)
     assert asked.returncode == 4
 
@@ -309,42 +424,55 @@ async def test_a_cancelled_run_is_exit_4(dev: Dev) -> None:
 def test_who_waits_learns_that_no_worker_is_there(dev: Dev) -> None:
     """Silence is explained after some seconds, by what the server waits for."""
     asked = dev.popen("run", GREETING, "--agent", "finance", "--id", "w", "--task-queue", "empty")
+    read_until(asked, "run w")
+    stopping = dev.popen("stop", "w")
     line = read_until(asked, "WAITING").splitlines()[-1]
     assert "no worker takes the next step from task queue empty" in line
     asked.send_signal(signal.SIGINT)
     asked.communicate(timeout=10)
-    assert dev.starter("stop", "w").stdout.startswith("no worker answers: run w stops")
+    assert stopping.communicate(timeout=30)[0].startswith("no worker answers: run w stops")
 
 
 # --- show, list -----------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_not_waited_for_is_shown_later(dev: Dev) -> None:
-    """`--no-wait` prints the id; `show` has the whole transcript, for people and as JSON."""
-    started = dev.starter("run", QUESTION, "--agent", "finance", "--no-wait")
-    assert started.returncode == 0
-    run = started.stdout.strip()
-    assert f"show {run}" in started.stderr
-    assert dev.starter("show", run, "--follow").returncode == 0
-    shown = dev.starter("show", run)
+@pytest.mark.usefixtures("answered")
+def test_a_run_is_shown_for_people_and_for_programs(dev: Dev) -> None:
+    """`show` has the whole transcript, as text and as JSON, with the limits that were its own."""
+    shown = dev.starter("show", "answered")
     assert shown.returncode == 0
-    assert f"run       {run}" in shown.stdout
+    assert "run       answered" in shown.stdout
     assert "outcome   completed · 2 turns" in shown.stdout
     assert QUESTION in shown.stdout
     assert '-> search q="annual revenue 2024"' in shown.stdout
     assert ANSWER in shown.stdout
-    told = json.loads(dev.starter("show", run, "--json").stdout)
+    told = json.loads(dev.starter("show", "answered", "--json").stdout)
     assert [e["kind"] for e in told["entries"]] == ["message", "reply", "result", "reply"]
     assert told["result"]["outcome"] == "completed"
     assert told["unanswered"] == []
 
 
+def test_a_run_that_is_not_waited_for_is_followed_later(dev: Dev) -> None:
+    """`--no-wait` prints the id and how to come back."""
+    asked = ("--agent", "finance", "--no-wait", "--limit", "turns=7")
+    started = dev.starter("run", GREETING, *asked)
+    assert started.returncode == 0
+    run = started.stdout.strip()
+    assert f"show {run}" in started.stderr
+    assert dev.starter("show", run, "--follow").returncode == 0
+    told = json.loads(dev.starter("show", run, "--json").stdout)
+    assert told["status"]["limits"]["turns"] == 7
+
+
 def test_a_run_that_does_not_exist_is_exit_2(dev: Dev) -> None:
     """Named, without a traceback."""
-    for command in ("show", "stop"):
-        done = dev.starter(command, "nowhere")
+    for command in (["show"], ["show", "--follow"], ["stop"]):
+        done = dev.starter(*command, "nowhere")
         assert done.returncode == 2
-        assert done.stderr == "starter.py: there is no run nowhere\n"
+        assert done.stderr == (
+            f"starter.py: there is no run nowhere at {dev.address} (namespace default); "
+            "starter.py list shows what there is\n"
+        )
 
 
 def test_list_tells_how_runs_ended(dev: Dev) -> None:
@@ -358,6 +486,9 @@ def test_list_tells_how_runs_ended(dev: Dev) -> None:
     assert table[1].split()[:5] == [run, "finance", "completed", "completed", "1"]
     told = json.loads(dev.starter("list", query, "--json").stdout)["runs"]
     assert [(r["id"], r["outcome"], r["turns"]) for r in told] == [(run, "completed", 1)]
+    everything = json.loads(dev.starter("list", "--json").stdout)["runs"]
+    started = [r["started"] for r in everything]
+    assert started == sorted(started, reverse=True)
     refused = dev.starter("list", "nonsense = 'x'")
     assert refused.returncode == 2
     assert "query" in refused.stderr
@@ -394,7 +525,7 @@ def test_a_second_dev_is_refused(dev: Dev) -> None:
     done = dev.starter("dev")
     assert done.returncode == 1
     assert "serves" in done.stderr
-    assert "pid" in done.stderr
+    assert "Stop it there with Ctrl-C, or use --state DIR for a second one" in done.stderr
 
 
 def test_the_demo_uses_the_stack_of_dev(dev: Dev) -> None:
@@ -406,6 +537,107 @@ def test_the_demo_uses_the_stack_of_dev(dev: Dev) -> None:
     record = living_dev(dev.state)
     assert record is not None
     assert f"{record.ui_url}/namespaces/default/workflows/" in done.stdout
+
+
+def test_a_worker_finds_dev_and_warns_of_the_other_application(dev: Dev, tmp_path: Path) -> None:
+    """Two applications on one task queue take each other's runs: said at start, with a way out."""
+    tmp_path.joinpath("library.py").write_text(LIBRARY)
+    worker = subprocess.Popen(
+        [sys.executable, str(ROOT / "worker.py"), "--agents", "library", "--state", str(dev.state)],
+        cwd=tmp_path,
+        env=environment(ANTHROPIC_API_KEY="x"),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    told = read_until(worker, "worker takes work")
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=30)
+    assert worker.returncode == 0
+    assert f'"address": "{dev.address}"' in told
+    assert "another application takes runs from this task queue" in told
+    assert " finance" in told
+    assert "dev --no-worker" in told
+
+
+LIBRARY = '''
+import time
+
+from turnkeeper import Agent, tool
+
+
+@tool(effect="read")
+def borrow(seconds: float) -> str:
+    """Borrow a book."""
+    time.sleep(seconds)
+    return "Moby Dick"
+
+
+agent = Agent(name="library", model="claude-sonnet-5-5", instructions="Lend.", tools=[borrow])
+'''
+LIBRARY_SCRIPT = """
+from turnkeeper.testing import call, text
+
+script = [
+    lambda x: call("borrow", {"seconds": 60 if "long" in x.prompt else 0}),
+    lambda x: text(x.last_results[0].text),
+]
+"""
+
+
+def test_dev_serves_the_agents_of_the_folder_it_is_called_in(tmp_path: Path) -> None:
+    """Modules are found there, the hint names the agent; a second Ctrl-C waits for no call."""
+    tmp_path.joinpath("library.py").write_text(LIBRARY)
+    tmp_path.joinpath("library_script.py").write_text(LIBRARY_SCRIPT)
+    command = [sys.executable, str(ROOT / "starter.py"), "--state", str(tmp_path / "state")]
+    serving = subprocess.Popen(
+        [*command, "dev", "--agents", "library", "--script", "library_script:script"],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert serving.stdout is not None
+        told = "".join(iter(serving.stdout.readline, "Ctrl-C ends it all.\n"))
+        assert "--state state run --agent library " in told, serving.stderr
+        ask = [*command, "run", "--agent", "library"]
+        done = subprocess.run(
+            [*ask, "A book"], env=environment(), capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "Moby Dick\n"
+        reading = subprocess.Popen(
+            [*ask, "A long book"], env=environment(), stderr=subprocess.PIPE, text=True
+        )
+        read_until(reading, "EXECUTE")
+        reading.send_signal(signal.SIGINT)
+        reading.communicate(timeout=10)
+        began = time.monotonic()
+        serving.send_signal(signal.SIGINT)
+        assert "10 s to end. Ctrl-C again ends at once." in read_until(serving, "Stopping")
+    finally:
+        serving.send_signal(signal.SIGINT)
+        _, rest = serving.communicate(timeout=30)
+    assert "Ending at once." in rest
+    assert time.monotonic() - began < 8
+    assert not processes_of(tmp_path)
+
+
+def test_dev_without_a_worker_is_server_and_ui(tmp_path: Path) -> None:
+    """For a worker of one's own: the hint says how to start it."""
+    serving = subprocess.Popen(
+        [sys.executable, "starter.py", "--state", str(tmp_path), "dev", "--no-worker"],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert serving.stdout is not None
+    told = "".join(iter(serving.stdout.readline, "Ctrl-C ends it all.\n"))
+    assert "worker.py --state" in told
+    assert not [line for line in processes_of(tmp_path) if "worker.py" in line]
+    serving.send_signal(signal.SIGINT)
+    assert serving.wait(30) == 0
 
 
 def listed(dev: Dev, query: str) -> list[str]:

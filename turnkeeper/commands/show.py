@@ -73,7 +73,8 @@ def _how_far(call: ToolRun, ended: RunResult | None) -> str:
     if call.failure is not None:
         return call.failure
     if call.output is not None:
-        return "returned, and the model " + ("has not read it yet" if ended is None else "never")
+        read = "has not read it yet" if ended is None else "did not read it"
+        return f"returned, and the model {read}"
     return "not returned yet" if ended is None else f"not finished: the run was {ended.outcome}"
 
 
