@@ -275,7 +275,19 @@ def test_a_worker_that_cannot_start_says_what_to_do(variables: dict[str, str], t
 )
 def test_a_closed_run_waits_for_nothing(ended: RunResult | None, told: str) -> None:
     """A call that was cut off by the run's end is not shown as if it could still return."""
-    call = ExecuteInput.model_construct(tool="search")
+    call = ExecuteInput(
+        agent="finance",
+        tool="search",
+        effect="read",
+        attempts=3,
+        turn=1,
+        index=0,
+        call_id="c",
+        arguments={},
+        arguments_digest="d",
+        key="k",
+        result_bytes=1_000,
+    )
     assert _how_far(ToolRun(scheduled=5, input=call), ended) == told
 
 
