@@ -295,6 +295,12 @@ async def _report(registry: Registry, client: Client, task_queue: str) -> None:
             mend="stop the other worker (`starter.py dev --no-worker` has none), or give this one "
             "and `starter.py run` a --task-queue of their own",
         )
+    if unstoppable := registry.unstoppable():
+        log.warning(
+            "tools that cannot be stopped: a call may go on after its run was cancelled",
+            tools=", ".join(unstoppable),
+            mend="define the function at the top level of a module, or make it async",
+        )
     here = await registered_attributes(client)
     if missing := [name for name in ATTRIBUTE_TYPES if name not in here]:
         command = " ".join(f"--name {n} --type {ATTRIBUTE_TYPES[n]}" for n in missing)
@@ -328,6 +334,7 @@ def build_worker(
     from activities.generate import Generate
     from activities.load_agent import LoadAgent
     from activities.redact import Redactor
+    from activities.runners import Runners
     from activities.seal import Seal
     from activities.views import Views
     from workflows.agent_run import AgentRun
@@ -337,8 +344,15 @@ def build_worker(
     views = Views(client, store)
     # As many threads as slots: a call that waits for a thread would burn its own timeout.
     threads = ThreadPoolExecutor(settings.max_activities, thread_name_prefix="tool")
+    runners = Runners(most=min(settings.max_activities, 16))
+
+    class Serving(Worker):
+        async def shutdown(self) -> None:
+            await super().shutdown()
+            await runners.close()
+
     load_agent = LoadAgent(registry, client, store, heartbeat_seconds=settings.heartbeat_seconds)
-    return Worker(
+    return Serving(
         client,
         task_queue=settings.task_queue,
         identity=neighbours.identity(registry.agents),
@@ -346,7 +360,7 @@ def build_worker(
         activities=[
             load_agent.run,
             Generate(views, providers, redactor).run,
-            Execute(registry, store, redactor, threads).run,
+            Execute(registry, store, redactor, threads, runners).run,
             Seal(views, store).run,
         ],
         # Passed through, the message types cost a run 0.1 MB instead of 0.67.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import math
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -23,6 +24,7 @@ from activities.pulse import pulse, queue_ms
 from activities.redact import Redactor
 from activities.registry import Registry
 from activities.results import Unreadable, extract, sendable, text_of
+from activities.runners import Runners, in_process
 from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.contract import ExecuteInput, ExecuteOutput, Timing
 from turnkeeper.entries import result
@@ -66,11 +68,13 @@ class Execute:
         store: ArtifactStore,
         redactor: Redactor,
         threads: ThreadPoolExecutor,
+        runners: Runners,
     ) -> None:
         self._registry = registry
         self._store = store
         self._redactor = redactor
         self._threads = threads
+        self._runners = runners
 
     @activity.defn(dynamic=True)
     async def run(self, args: Sequence[RawValue]) -> ExecuteOutput:
@@ -104,18 +108,18 @@ class Execute:
         context.attempt = attempts.begun
         activity.heartbeat(attempts)
         async with pulse(lambda: attempts):
-            return await self._body(tool, arguments, asked, attempts, began)
+            body = functools.partial(self._call, tool, arguments, context)
+            return await self._body(body, asked, attempts, began)
 
     async def _body(
         self,
-        tool: Tool,
-        arguments: dict[str, Any],
+        body: Callable[[], Awaitable[Any]],
         asked: ExecuteInput,
         attempts: _Attempts,
         began: float,
     ) -> ExecuteOutput:
         try:
-            value = await self._call(tool, arguments)
+            value = await body()
         except asyncio.CancelledError as error:
             if activity.cancellation_details() is None:
                 # The tool's own, or a heartbeat that could not be sent: nobody asked for it, and
@@ -129,13 +133,17 @@ class Execute:
             return self._output(asked, "stop", f"The run ends: {reason}", began, reason=reason)
         except RetryTool as error:
             raise self._again(asked, attempts.begun, error) from None
+        except Unreadable as error:
+            return self._unreadable(asked, error, began)
         except BaseException as error:  # noqa: BLE001  a tool may raise anything, SystemExit too
             raise self._raised(asked, attempts.begun, error) from None
         return await self._returned(asked, value, began)
 
-    async def _call(self, tool: Tool, arguments: dict[str, Any]) -> Any:
+    async def _call(self, tool: Tool, arguments: dict[str, Any], context: ToolContext) -> Any:
         if tool.is_async:
             return await tool.function(**arguments)
+        if in_process(tool):
+            return await self._runners.call(tool, arguments, context)
         run = contextvars.copy_context().run
         work = asyncio.get_running_loop().run_in_executor(
             self._threads, run, _caught, lambda: tool.function(**arguments)
@@ -149,8 +157,7 @@ class Execute:
         try:
             text = self._redactor.known(text_of(value))
         except Unreadable as error:
-            told = f"The tool ran to its end, but returned {error}, which cannot be shown."
-            return self._output(asked, "error", told, began)
+            return self._unreadable(asked, error, began)
         if json_size(text) <= asked.result_bytes:
             return self._output(asked, "ok", text, began)
         artifact = None
@@ -162,6 +169,10 @@ class Execute:
             log.error("result not stored", tool=asked.tool, turn=asked.turn, error=str(error))
         shown = extract(text, asked.result_bytes, artifact)
         return self._output(asked, "ok", shown, began, artifact=artifact)
+
+    def _unreadable(self, asked: ExecuteInput, error: Unreadable, began: float) -> ExecuteOutput:
+        told = f"The tool ran to its end, but returned {error}, which cannot be shown."
+        return self._output(asked, "error", told, began)
 
     def _output(
         self,

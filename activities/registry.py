@@ -12,6 +12,7 @@ from types import ModuleType
 from pydantic import ValidationError
 
 from activities.read_artifact import read_artifact
+from activities.runners import can_run
 from turnkeeper.agent import Agent
 from turnkeeper.contract import problem_text
 from turnkeeper.errors import DefinitionError
@@ -40,6 +41,15 @@ class Registry:
         if known is None:
             return None
         return known.tools.get(name) or _BUILT_IN.get(name)
+
+    def unstoppable(self) -> list[str]:
+        """Tools that may go on after their run's end, as `agent.tool`: they need a thread."""
+        return [
+            f"{a.name}.{t.name}"
+            for a in self.agents.values()
+            for t in a.tools.values()
+            if t.spec.mutates and not t.is_async and not can_run(t)
+        ]
 
     def undeclared(self) -> list[str]:
         """Tools whose author stated no effect, as `agent.tool`: each gets one attempt."""

@@ -41,7 +41,7 @@ from activities.runner_handle import Handle, NotBegun, ProcessEnded, pickled
 from turnkeeper.errors import RetryTool
 from turnkeeper.tools import Tool, ToolContext
 
-__all__ = ["ProcessEnded", "Runners", "can_run", "tool_environment"]
+__all__ = ["ProcessEnded", "Runners", "can_run", "in_process", "tool_environment"]
 
 CALLS_PER_PROCESS = 1_000
 """Then it is replaced: what tools leak does not add up for ever."""
@@ -81,6 +81,14 @@ def can_run(tool: Tool) -> bool:
         return find(module, name) is tool.function
     except (AttributeError, ImportError):
         return False
+
+
+def in_process(tool: Tool) -> bool:
+    """Whether its calls run in a process: synchronous, and more than a read.
+
+    A read that goes on in a thread after its run's end harms nobody.
+    """
+    return tool.spec.mutates and can_run(tool)
 
 
 class Runners:
