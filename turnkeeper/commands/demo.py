@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from turnkeeper.commands.dev import UI_PORT, refuse_address
 from turnkeeper.commands.place import FAILED, Complaint, Place, exit_code
-from turnkeeper.commands.terminal import StepPrinter, safe, say, say_json, tell
+from turnkeeper.commands.terminal import StepPrinter, quiet_sdk, safe, say, say_json, tell
 
 if TYPE_CHECKING:
     from turnkeeper.contract import RunResult
@@ -46,6 +46,7 @@ def _crash(place: Place, options: argparse.Namespace) -> int:
     from turnkeeper.testing.crash import CrashDemo
 
     tell("The same question; another process kills the worker twice. Starting ...")
+    quiet_sdk()
     steps = StepPrinter(sys.stderr if options.json else sys.stdout)
     report = CrashDemo(
         root=place.root,
@@ -95,6 +96,7 @@ async def _ask(place: Place, options: argparse.Namespace, stage: _Stage) -> int:
     from turnkeeper.commands.progress import progress
     from turnkeeper.testing.stack import connect
 
+    quiet_sdk()
     client = await connect(stage.address, place.state)
     run = await client.start(AGENT, QUESTION, id=options.id)
     tell(f"\nquestion  {QUESTION}\nrun       {run.id}\n")

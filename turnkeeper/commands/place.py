@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from turnkeeper.commands.terminal import quiet_sdk
+
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient
 
@@ -81,6 +83,7 @@ class Place:
         from turnkeeper.testing.embedded import EmbeddedServer
         from turnkeeper.testing.stack import claim, connect
 
+        quiet_sdk()
         client = await self._reach(to_read=to_read)
         if client is not None:
             yield client, False

@@ -40,6 +40,15 @@ def _write(stream: TextIO, text: str) -> None:
     stream.flush()
 
 
+def quiet_sdk() -> None:
+    """Keep the SDK's own log from stdout, where answers are; what it warns of is told in steps."""
+    from temporalio.runtime import Runtime, TelemetryConfig
+
+    Runtime.set_default(
+        Runtime(telemetry=TelemetryConfig(logging=None)), error_if_already_set=False
+    )
+
+
 def safe(text: str) -> str:
     """Foreign text of several lines, without control characters."""
     return printable(well_formed(text))
