@@ -114,7 +114,7 @@ async def test_an_id_is_not_shared_by_two_requests(unserved: AgentClient, ended:
         ({"request_key": None}, "another request_key;"),
         ({"metadata": {}}, "another metadata;"),
     ):
-        request = {"agent": "tester", "prompt": "question"} | asked | other
+        request: dict[str, Any] = {"agent": "tester", "prompt": "question"} | asked | other
         with pytest.raises(errors.InvalidRequest, match=f"run {name} exists already, with {told}"):
             await unserved.start(id=name, **request)
 
