@@ -47,6 +47,9 @@ MAX_DELAY_SECONDS = 3_600
 # Far more than is shown: a secret at the cut would not be recognised.
 _MAX_SAID = 64_000
 
+NOTHING_HAPPENED = "RetryTool"
+"""The type of a failure that is sure to have changed nothing; the loop knows it, too."""
+
 log = structlog.get_logger("turnkeeper.execute")
 
 
@@ -54,6 +57,8 @@ class _Attempts(BaseModel):
     """What travels in heartbeat details from one attempt to the next."""
 
     begun: int = 0
+    unsure: int = 0
+    """Those that may have changed the world: all but the ones that ended with RetryTool."""
     """Times that the body was begun: the server counts attempts without the tool, too."""
     details: Any = None
     """The tool's own."""
@@ -93,18 +98,21 @@ class Execute:
         if tool is None:
             self._not_here(asked, attempts)
         if attempts.begun >= asked.attempts:
-            # The attempt that was the last one ended without a word, by a crash or a timeout.
-            raise self._final(
-                asked, attempts.begun, "the last attempt did not finish", "tool_failed"
-            )
+            # The attempt that was the last one ended without a word.
+            limit = activity.info().start_to_close_timeout
+            within = f" within {limit.total_seconds():g} s" if limit else ""
+            why = f"it did not finish{within}, or its worker died"
+            raise self._final(asked, attempts.begun, why, "tool_failed")
         context = self._context(asked, attempts)
         try:
             arguments = tool.bind(asked.arguments, context)
         except ValueError as error:
             return self._output(asked, "invalid", str(error), began)
         except BaseException as error:  # noqa: BLE001  an author's validator may raise anything
-            raise self._raised(asked, asked.attempts, error) from None
+            why = f"{type(error).__name__}: {_said(error)}"
+            raise self._final(asked, 1, why, NOTHING_HAPPENED, _trace(error)) from None
         attempts.begun += 1
+        attempts.unsure += 1
         context.attempt = attempts.begun
         activity.heartbeat(attempts)
         async with pulse(lambda: attempts):
@@ -132,7 +140,7 @@ class Execute:
             reason = one_line(self._redactor.error(_said(error)), 1_000)
             return self._output(asked, "stop", f"The run ends: {reason}", began, reason=reason)
         except RetryTool as error:
-            raise self._again(asked, attempts.begun, error) from None
+            raise self._again(asked, attempts, error) from None
         except Unreadable as error:
             return self._unreadable(asked, error, began)
         except BaseException as error:  # noqa: BLE001  a tool may raise anything, SystemExit too
@@ -217,20 +225,27 @@ class Execute:
             activity.heartbeat(attempts)
         log.warning("tool not here", agent=asked.agent, tool=asked.tool, attempt=attempt)
         raise ApplicationError(
-            f"this worker has no tool {asked.tool!r} of agent {asked.agent!r}",
-            type="ToolNotHere",
+            f"Tool {asked.tool} of agent {asked.agent} is not on this worker.",
+            # Once it has begun somewhere, it cannot be told that it was not run.
+            type="tool_failed" if attempts.begun else "ToolNotHere",
             next_retry_delay=timedelta(seconds=min(0.2 * 1.5 ** (attempt - 1), 30)),
         )
 
-    def _again(self, asked: ExecuteInput, begun: int, error: RetryTool) -> ApplicationError:
-        why = _said(error) or "it asked to be tried again"
+    def _again(
+        self, asked: ExecuteInput, attempts: _Attempts, error: RetryTool
+    ) -> ApplicationError:
+        attempts.unsure -= 1
+        activity.heartbeat(attempts)
+        begun, why = attempts.begun, _said(error) or "it asked to be tried again"
         if begun >= asked.attempts:
-            return self._final(asked, begun, why, "RetryTool")
+            return self._final(
+                asked, begun, why, "tool_failed" if attempts.unsure else NOTHING_HAPPENED
+            )
         log.info("tool asks for another attempt", tool=asked.tool, key=asked.key, attempt=begun)
         delay = _delay(error.delay)
         return ApplicationError(
             one_line(self._redactor.error(why), 1_000),
-            type="RetryTool",
+            type=NOTHING_HAPPENED,
             next_retry_delay=_backoff(begun) if delay is None else delay,
         )
 

@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 import structlog
+from pydantic import BaseModel
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 
-from activities.providers import ModelRequest, Progress, Provider, ProviderError, ProviderReply
+from activities.providers import ModelRequest, Progress, Provider, ProviderError
 from activities.providers.admission import Admitted, admit_reply
 from activities.pulse import pulse, queue_ms
 from activities.redact import Redactor
 from activities.views import Views
-from turnkeeper.contract import GENERATE, GenerateInput, GenerateOutput, Timing
+from turnkeeper.contract import GENERATE, GenerateInput, GenerateOutput, Timing, Usage
 from turnkeeper.errors import StateLost
 from turnkeeper.spec import AgentSpec
 from turnkeeper.text import one_line
@@ -31,10 +33,19 @@ _TYPES = {
     "thinking": "thinking_mismatch",
 }
 _UNUSABLE = ("unusable_reply", "reply_too_large")
-_WHOLE = "whole"
-"""Heartbeat detail of an attempt whose stream could not be put together."""
 
 log = structlog.get_logger("turnkeeper.generate")
+
+
+class _Past(BaseModel):
+    """What earlier attempts found out; it travels in heartbeat details."""
+
+    whole: bool = False
+    """A stream could not be put together: the reply is asked for whole."""
+    unusable: int = 0
+    """Replies that could not be stored."""
+    lost_tokens: int = 0
+    """What attempts that got an answer and failed may have cost."""
 
 
 class Generate:
@@ -54,18 +65,13 @@ class Generate:
                 `thinking_mismatch`, when the same request would fail again.
         """
         began = time.monotonic()
-        info = activity.info()
-        workflow_id, run_id = str(info.workflow_id), str(info.workflow_run_id)
-        try:
-            spec = await self._views.spec(workflow_id, run_id, asked.spec_digest)
-            view, source = await self._views.view(workflow_id, run_id, asked.base)
-        except StateLost as error:
-            raise ApplicationError(str(error), type="state_lost", non_retryable=True) from None
-        view.extend(asked.new)
-        progress = Progress()
-        admitted = await self._ask(spec, view, asked, progress)
+        progress, past = Progress(), _earlier_attempts()
+        async with pulse(lambda: past):
+            spec, view, source = await self._read(asked)
+            view.extend(asked.new)
+            admitted = await self._ask(spec, view, asked, progress, past)
         view.extend([admitted.entry])
-        self._views.keep(workflow_id, view)
+        self._views.keep(str(activity.info().workflow_id), view)
         timing = Timing(
             queue_ms=queue_ms(),
             first_token_ms=progress.first_token_ms,
@@ -81,14 +87,30 @@ class Generate:
             stop_details=admitted.stop_details,
             message_id=admitted.message_id,
             model=admitted.model,
-            usage=admitted.usage,
+            usage=admitted.usage.plus(Usage(estimated_tokens=past.lost_tokens)),
             refused_calls=admitted.refused_calls,
             mended=admitted.mended or None,
             timing=timing,
         )
 
+    async def _read(self, asked: GenerateInput) -> tuple[AgentSpec, View, str]:
+        """The pinned spec, the view so far, and where that came from."""
+        info = activity.info()
+        workflow_id, run_id = str(info.workflow_id), str(info.workflow_run_id)
+        try:
+            spec = await self._views.spec(workflow_id, run_id, asked.spec_digest)
+            view, source = await self._views.view(workflow_id, run_id, asked.base)
+        except StateLost as error:
+            raise ApplicationError(str(error), type="state_lost", non_retryable=True) from None
+        except (OSError, RPCError) as error:
+            message = one_line(self._redactor.error(f"what was said cannot be read: {error}"), 600)
+            raise ApplicationError(message, type="store_unavailable") from None
+        # Kept before the model is asked: a long way back is gone only once.
+        self._views.keep(workflow_id, view)
+        return spec, view, source
+
     async def _ask(
-        self, spec: AgentSpec, view: View, asked: GenerateInput, progress: Progress
+        self, spec: AgentSpec, view: View, asked: GenerateInput, progress: Progress, past: _Past
     ) -> Admitted:
         if open_calls := unanswered(view.entries):
             # Sent like this, the request and every later one would be refused. A bug of ours.
@@ -98,25 +120,25 @@ class Generate:
                 non_retryable=True,
             )
         began = time.monotonic()
-        details = activity.info().heartbeat_details
-        whole = bool(details) and details[0] == _WHOLE
+        request = ModelRequest(
+            spec=spec,
+            entries=list(view.entries),
+            max_tokens=asked.max_tokens,
+            answer_only=bool(asked.answer_only),
+            drop_thinking=bool(asked.drop_thinking),
+            stream=not past.whole,
+        )
         try:
-            provider = self._provider(spec)
-            async with pulse(lambda: _WHOLE if whole else progress.received_bytes):
-                reply: ProviderReply = await provider.generate(
-                    ModelRequest(
-                        spec=spec,
-                        entries=view.entries,
-                        max_tokens=asked.max_tokens,
-                        answer_only=bool(asked.answer_only),
-                        drop_thinking=bool(asked.drop_thinking),
-                        stream=not whole,
-                    ),
-                    progress,
-                )
+            reply = await self._provider(spec).generate(request, progress)
             return admit_reply(reply, turn=asked.turn, known_ids=view.call_ids)
         except ProviderError as error:
-            raise self._failure(error, asked, time.monotonic() - began) from None
+            if progress.first_token_ms is not None:
+                # It has answered, and will be paid: four bytes are about a token.
+                past.lost_tokens += (progress.sent_bytes + progress.received_bytes) // 4
+            past.whole = past.whole or error.stream_unusable
+            past.unusable += error.code in _UNUSABLE
+            activity.heartbeat(past)
+            raise self._failure(error, asked, past, time.monotonic() - began) from None
 
     def _provider(self, spec: AgentSpec) -> Provider:
         provider = self._providers.get(spec.model.provider)
@@ -127,11 +149,18 @@ class Generate:
             )
         return provider
 
-    def _failure(self, error: ProviderError, asked: GenerateInput, took: float) -> ApplicationError:
+    def _failure(
+        self, error: ProviderError, asked: GenerateInput, past: _Past, took: float
+    ) -> ApplicationError:
         """What Temporal is told: wait and try again, or give up with an outcome's name."""
         info = activity.info()
         message = one_line(self._redactor.error(str(error)), 600)
-        details = {"code": error.code, "status": error.status, "request_id": error.request_id}
+        details = {
+            "code": error.code,
+            "status": error.status,
+            "request_id": error.request_id,
+            "lost_tokens": past.lost_tokens,
+        }
         log.warning(
             "generation failed",
             turn=asked.turn,
@@ -142,9 +171,7 @@ class Generate:
         )
         if error.kind != "retry":
             return ApplicationError(message, details, type=_TYPES[error.kind], non_retryable=True)
-        if error.stream_unusable:
-            activity.heartbeat(_WHOLE)
-        if error.code in _UNUSABLE and info.attempt >= MAX_UNUSABLE_REPLIES:
+        if past.unusable >= MAX_UNUSABLE_REPLIES:
             return ApplicationError(message, details, type="model_unavailable", non_retryable=True)
         wait = error.retry_after
         if wait is None:
@@ -163,6 +190,11 @@ class Generate:
         return ApplicationError(
             message, details, type="provider_error", next_retry_delay=timedelta(seconds=wait)
         )
+
+
+def _earlier_attempts() -> _Past:
+    details = activity.info().heartbeat_details
+    return _Past.model_validate(details[0]) if details else _Past()
 
 
 def _log_reply(asked: GenerateInput, admitted: Admitted, timing: Timing) -> None:

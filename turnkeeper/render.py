@@ -95,6 +95,8 @@ def waiting_for(state: RunState) -> str:
         return ""
     if state.spec is None:
         return f"the agent's definition ({LOAD_AGENT})"
+    if state.sealing:
+        return "the artifact store"
     if state.phase is Phase.GENERATE:
         return f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from turnkeeper.contract import GenerateOutput, RunRequest, Sealed, StopRequest, Usage
 from turnkeeper.entries import Entry, Position, arguments_digest, digest_of, message, result
-from turnkeeper.parse import Parsed, ProposedCall
+from turnkeeper.parse import CUT_CALL, Parsed, ProposedCall
 from turnkeeper.spec import (
     MAX_INLINE_RESULT_BYTES,
     MAX_REPLY_RESULTS_BYTES,
@@ -69,7 +69,8 @@ class Call(BaseModel):
 
     def refuse(self, text: str) -> None:
         """It cannot be run as the model wrote it."""
-        self.invalid = True
+        # A call that was cut off is the provider's doing, not the model's.
+        self.invalid = text != CUT_CALL
         self.finish("error", text)
 
     def finish(
@@ -98,7 +99,7 @@ class RunState(BaseModel):
 
     version: int = 1
     request: RunRequest
-    """As it came, but the prompt only as its first line: all of it is the first entry."""
+    """As it came, but the prompt cut to one line: all of it is the first entry."""
     key_base: str
     """What idempotency keys are made of beside the call's place."""
     started: float
@@ -127,6 +128,8 @@ class RunState(BaseModel):
     discarded: int = 0
     continued: int = 0
     drop_thinking: bool = False
+    sealing: bool = False
+    """Whether the run waits for the artifact store before it continues as new."""
 
     usage: Usage = Field(default_factory=Usage)
     total_calls: int = 0
@@ -170,14 +173,14 @@ class RunState(BaseModel):
 
     def discard_reply(self, at_most: int = MAX_DISCARDED) -> bool:
         """Throw the reply away and ask again; False when that was done `at_most` times in a row."""
-        self.reply = None
+        self.reply, self.text = None, ""
         self.discarded += 1
         self.phase = Phase.GENERATE
         return self.discarded <= at_most
 
     def propose(self, proposed: list[ProposedCall]) -> None:
         """Take the calls of a reply, each with its key."""
-        self.continued = 0
+        self.continued, self.text = 0, ""
         self.calls = [
             Call(
                 index=i,
@@ -252,7 +255,9 @@ class RunState(BaseModel):
         if self.calls and self.lines:
             failed = sum(c.outcome != "ok" for c in self.calls)
             self.lines[-1].text += f" → {failed} of {len(self.calls)} failed" if failed else " → ok"
-        self.recent = (self.recent + [c.failed for c in self.calls])[-self._memory() :]
+        # A call that was not run is neither a failure nor a success.
+        ran = [c.failed for c in self.calls if c.outcome != "not_run"]
+        self.recent = (self.recent + ran)[-self._memory() :]
         if self.calls:
             said = [arguments_digest(c.tool, c.arguments) for c in self.calls]
             signature = digest_of([said, [e.value["text"] for e in entries]])
@@ -293,10 +298,25 @@ class RunState(BaseModel):
 
     # --- ends -----------------------------------------------------------------------------------
 
+    def cancel(self, reason: str | None) -> None:
+        """Temporal closes the run as cancelled, whatever it was about to end as."""
+        self.outcome, self.reason = "cancelled", reason
+
     def end(self, outcome: str, reason: str | None = None) -> None:
         """Set the outcome; the first one stays."""
         if self.outcome is None:
             self.outcome, self.reason = outcome, reason
+
+    @property
+    def pinned(self) -> AgentSpec:
+        """The agent, once it was loaded: before that there is no turn to ask for it."""
+        assert self.spec is not None
+        return self.spec
+
+    @property
+    def output_limit(self) -> int:
+        """Tokens that the next reply may have."""
+        return self.max_tokens or self.pinned.model.max_output_tokens
 
     @property
     def limits(self) -> Limits:

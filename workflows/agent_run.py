@@ -42,6 +42,13 @@ from turnkeeper.text import clip, one_line
 from workflows import boundary, cockpit, failures, options
 from workflows.pace import Pace
 
+DRAIN_SECONDS = 30.0
+"""Beside the heartbeat timeout: how long calls that were cancelled are waited for."""
+TURNS_WITHOUT_STORE = 20
+"""Turns until sealing is tried again after the artifact store was down."""
+FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
+"""The history beyond which a run does not go on unsealed; 51,200 and 50 MB end it."""
+
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
@@ -62,6 +69,8 @@ class AgentRun:
         self.turns_here = 0
         """Generations begun since the run last continued as new."""
         self.pace = Pace()
+        self.seal_from = 0
+        """The turn from which the run may continue as new."""
         self.acknowledging = False
         """Whether an update's answer may still be on its way."""
 
@@ -73,17 +82,19 @@ class AgentRun:
         try:
             if self.state.spec is None:
                 await self._alone(self._load())
-            self.deadline = asyncio.create_task(self._deadline())
+            self.timer = asyncio.create_task(self._deadline())
             while self.state.outcome is None:
                 await self._step()
+            await self._settle()
         except asyncio.CancelledError:
             # Temporal's cancel reaches this coroutine only: what it had begun is cancelled and
             # awaited here, or a tool would go on after the run's end.
+            self.state.cancel(workflow.cancellation_reason() or None)
             await self._drain()
-            self.state.end("cancelled", workflow.cancellation_reason() or None)
             self._close()
             raise
-        return await self._finish()
+        self._close()
+        return self._result()
 
     async def _step(self) -> None:
         state = self.state
@@ -109,13 +120,12 @@ class AgentRun:
             await self._continue_as_new()
             return
         self.turns_here += 1
-        assert state.spec is not None
         asked = GenerateInput(
             turn=state.turn,
             spec_digest=state.spec_digest,
             base=state.base,
             new=state.pending,
-            max_tokens=state.max_tokens or state.spec.model.max_output_tokens,
+            max_tokens=state.output_limit,
             answer_only=True if state.closing else None,
             drop_thinking=True if state.drop_thinking else None,
             seconds_left=max(0.0, state.deadline - workflow.time()),
@@ -141,6 +151,10 @@ class AgentRun:
             if failures.needs_other_thinking(error) and not state.drop_thinking:
                 state.drop_thinking = True
                 return
+            state.usage = state.usage.plus(failures.lost_usage(error))
+            if state.closing:
+                # The limit was reached all the same.
+                state.end(state.closing, state.reason)
             state.end(*failures.end_of(error, "model_unavailable"))
             return
         self.pace.generated(reply)
@@ -151,10 +165,8 @@ class AgentRun:
     def _parse(self) -> None:
         state = self.state
         assert state.reply is not None
-        assert state.spec is not None
-        model = state.spec.model
-        limit = state.max_tokens or model.max_output_tokens
-        can_grow = limit < model.ceiling and state.discarded < MAX_DISCARDED
+        limit, ceiling = state.output_limit, state.pinned.model.ceiling
+        can_grow = limit < ceiling and state.discarded < MAX_DISCARDED
         parsed = parse(state.reply, can_grow=can_grow and not state.closing)
         state.text = clip(parsed.text, boundary.ANSWER_BYTES) if parsed.text else state.text
         state.note(parsed)
@@ -173,7 +185,7 @@ class AgentRun:
             state.phase = Phase.RESUME
         elif parsed.decision == Decision.GROW:
             state.discard_reply()
-            state.max_tokens = min(limit * 4, model.ceiling)
+            state.max_tokens = min(limit * 4, ceiling)
         else:
             self._without_a_reply(parsed)
 
@@ -208,6 +220,7 @@ class AgentRun:
             await self._wait()
             if self._interrupted() or state.outcome is not None:
                 await self._drain()
+        assert all(c.status == "done" for c in state.calls)
         state.phase = Phase.RESUME
 
     def _start(self, call: Call) -> None:
@@ -251,10 +264,9 @@ class AgentRun:
 
     def _resume(self) -> None:
         state = self.state
-        assert state.spec is not None
         invalid = next((c for c in state.calls if c.invalid), None)
         state.take_results()
-        if invalid is not None and state.spec.on_invalid_call == "stop":
+        if invalid is not None and state.pinned.on_invalid_call == "stop":
             state.end("stopped", f"policy: an invalid call of {one_line(invalid.tool, 64)}")
             return
         reached = state.limit_reached()
@@ -296,13 +308,19 @@ class AgentRun:
                 task.result()
 
     async def _drain(self) -> None:
-        """Cancel what is in flight and wait until it has ended."""
+        """Cancel what is in flight and wait until it has ended, within a bound."""
         for task in self.tasks:
             task.cancel()
         if self.tasks:
-            await asyncio.shield(workflow.wait(self.tasks))
+            patience = self.state.heartbeat_seconds + DRAIN_SECONDS
+            await asyncio.shield(workflow.wait(self.tasks, timeout=patience))
             self._reap()
+            # What does not heed a cancel holds the run no longer than this.
+            self.tasks = []
         for call in self.state.calls if self.state.phase == Phase.EXECUTE else []:
+            tool = self.state.tool(call)
+            if call.status == "running" and tool is not None:
+                call.finish(*failures.abandoned(tool))
             call.finish("not_run", "Not run: the run was ended.")
 
     # --- interruptions --------------------------------------------------------------------------
@@ -346,19 +364,20 @@ class AgentRun:
         cockpit.show(state)
 
     def _is_long(self) -> bool:
-        info = workflow.info()
-        spec = self.state.spec
-        assert spec is not None
-        return (
+        info, history = workflow.info(), self.state.pinned.history
+        return self.state.turn >= self.seal_from and (
             info.is_continue_as_new_suggested()
-            or info.get_current_history_length() >= spec.history.events
-            or info.get_current_history_size() >= spec.history.bytes
+            or info.get_current_history_length() >= history.events
+            or info.get_current_history_size() >= history.bytes
         )
 
     async def _continue_as_new(self) -> None:
         """Seal what was said and go on in a new execution. Nothing is in flight here."""
         state = self.state
+        state.sealing = True
+        cockpit.show(state)
         await self._alone(self._seal())
+        state.sealing = False
         sealed = state.sealed is not None and state.sealed.position == state.base
         if self._interrupted() or not sealed:
             return
@@ -377,24 +396,38 @@ class AgentRun:
             )
         except ActivityError as error:
             if not failures.is_cancelled(error):
-                state.end(*failures.end_of(error, "state_lost"))
+                self._not_sealed(failures.end_of(error, "store_unavailable"))
             return
         state.sealed = sealed.sealed
 
-    def _close(self) -> None:
-        if self.state.calls:
-            self.state.take_results()
-        self.pace.log_turn(self.state.turn, 0)
-        cockpit.publish_end(self.state)
+    def _not_sealed(self, why: failures.End) -> None:
+        """A store that is down delays continue-as-new; the run goes on while there is room."""
+        info = workflow.info()
+        full = (
+            info.get_current_history_length() >= FULL_EVENTS
+            or info.get_current_history_size() >= FULL_BYTES
+        )
+        if why.outcome == "state_lost" or full:
+            self.state.end("state_lost", f"what was said could not be sealed: {why.reason}")
+        else:
+            self.seal_from = self.state.turn + TURNS_WITHOUT_STORE
 
-    async def _finish(self) -> RunResult:
+    async def _settle(self) -> None:
+        """Nothing is in flight, and nobody waits for an answer."""
         await self._drain()
         if self.acknowledging:
             # In a task of its own: a task that ends the run is thrown away when another event comes
             # meanwhile, and an update in it is given back to its caller as an error.
             await workflow.sleep(0.001, summary="acknowledge")
-        self._close()
         await workflow.wait_condition(workflow.all_handlers_finished)
+
+    def _close(self) -> None:
+        self.pace.log_turn(self.state.turn, len(self.state.calls))
+        if self.state.calls:
+            self.state.take_results()
+        cockpit.publish_end(self.state)
+
+    def _result(self) -> RunResult:
         result = boundary.result_of(self.state)
         if result.outcome in boundary.COMPLETED:
             return result

@@ -14,10 +14,13 @@ from temporalio.exceptions import (
     TimeoutError as TemporalTimeout,
 )
 
+from turnkeeper.contract import Usage
 from turnkeeper.spec import ToolSpec
 
 THINKING = "thinking_mismatch"
 """The type of a generation's failure that is mended by letting thinking blocks go."""
+STORE = "store_unavailable"
+"""The type of a failure to read or write what was said, which may succeed later."""
 NOT_HERE = "ToolNotHere"
 """The type of a call's failure while no worker has the tool."""
 _ENDS = (
@@ -28,7 +31,8 @@ _ENDS = (
     "invalid_request",
     "model_unavailable",
 )
-_MAYBE = "It may or may not have taken effect, and was not tried again."
+NOTHING_HAPPENED = "RetryTool"
+"""The type of a call's failure that is sure to have changed nothing."""
 
 
 class End(NamedTuple):
@@ -61,6 +65,8 @@ def end_of(error: ActivityError, otherwise: str) -> End:
     if isinstance(cause, ApplicationError) and cause.type == THINKING:
         # Letting thinking blocks go was tried before.
         return End("model_rejected", cause.message)
+    if isinstance(cause, ApplicationError) and cause.type == STORE:
+        return End("state_lost", cause.message)
     if isinstance(cause, ApplicationError):
         return End(cause.type if cause.type in _ENDS else otherwise, cause.message)
     return End(otherwise, _why(cause))
@@ -69,8 +75,11 @@ def end_of(error: ActivityError, otherwise: str) -> End:
 def told(error: ActivityError, tool: ToolSpec) -> Told:
     """What the model reads about a call whose activity failed."""
     cause = error.cause
-    if isinstance(cause, ApplicationError) and cause.type == NOT_HERE:
+    kind = cause.type if isinstance(cause, ApplicationError) else None
+    if kind == NOT_HERE:
         return Told("error", f"Tool {tool.name} is not available at the moment. It was not run.")
+    if isinstance(cause, ApplicationError) and kind == NOTHING_HAPPENED:
+        return Told("error", cause.message)
     if isinstance(cause, CancelledError):
         what = f"Tool {tool.name} was cancelled while it ran."
     elif isinstance(cause, TemporalTimeout):
@@ -78,21 +87,34 @@ def told(error: ActivityError, tool: ToolSpec) -> Told:
     else:
         # Written for the model by the activity, without internals.
         what = cause.message if isinstance(cause, ApplicationError) else f"{tool.name} failed."
-    if tool.mutates:
-        end = "" if what.endswith((".", "!", "?")) else "."
-        return Told("unknown", f"{what}{end} {_MAYBE}")
-    return Told("error", what)
+    return _unsure(what, tool)
+
+
+def abandoned(tool: ToolSpec) -> Told:
+    """What is recorded of a call that went on after it was cancelled."""
+    return _unsure(f"Tool {tool.name} did not stop when it was cancelled.", tool)
+
+
+def _unsure(what: str, tool: ToolSpec) -> Told:
+    if not tool.mutates:
+        return Told("error", what)
+    end = "" if what.endswith((".", "!", "?")) else "."
+    again = ", and was not tried again" if tool.effect == "once" else ""
+    return Told("unknown", f"{what}{end} It may or may not have taken effect{again}.")
+
+
+def lost_usage(error: ActivityError) -> Usage:
+    """What the attempts of a failed generation may have cost."""
+    cause = error.cause
+    details = cause.details if isinstance(cause, ApplicationError) else ()
+    lost = details[0].get("lost_tokens", 0) if details and isinstance(details[0], dict) else 0
+    return Usage(estimated_tokens=int(lost))
 
 
 def _timed_out(cause: TemporalTimeout, tool: ToolSpec) -> str:
-    tries = f" after {tool.attempts} attempts" if tool.attempts > 1 and not _once(tool) else ""
     if cause.type == TimeoutType.HEARTBEAT:
-        return f"stopped answering{tries}"
-    return f"did not finish within {tool.timeout:g} seconds{tries}"
-
-
-def _once(tool: ToolSpec) -> bool:
-    return tool.effect == "once"
+        return "stopped answering"
+    return f"did not finish within {tool.timeout:g} seconds"
 
 
 def _why(cause: BaseException | None) -> str:

@@ -28,7 +28,7 @@ def load_agent(agent: str) -> dict[str, Any]:
         "retry_policy": RetryPolicy(
             initial_interval=timedelta(milliseconds=200),
             maximum_interval=timedelta(seconds=5),
-            maximum_attempts=6,
+            maximum_attempts=10,
             non_retryable_error_types=[_TOO_LARGE],
         ),
         "summary": one_line(agent, 64),
@@ -36,12 +36,11 @@ def load_agent(agent: str) -> dict[str, Any]:
 
 
 def seal(state: RunState) -> dict[str, Any]:
-    """Patient: nothing is lost while it waits."""
+    """A minute: while the store is down, the run goes on unsealed."""
     return {
         "start_to_close_timeout": timedelta(minutes=2),
         "heartbeat_timeout": timedelta(seconds=state.heartbeat_seconds),
-        # A store that is down for an hour delays continue-as-new, nothing else.
-        "retry_policy": RetryPolicy(maximum_interval=timedelta(seconds=60), maximum_attempts=60),
+        "retry_policy": RetryPolicy(maximum_interval=timedelta(seconds=30), maximum_attempts=6),
         "summary": f"{state.base.entries} entries",
     }
 
@@ -60,7 +59,7 @@ def generate(state: RunState, max_tokens: int) -> dict[str, Any]:
         ),
         # The reply of a cancelled generation is not waited for.
         "cancellation_type": ActivityCancellationType.TRY_CANCEL,
-        "summary": generate_summary(state.turn, state.spec.model.name if state.spec else ""),
+        "summary": generate_summary(state.turn, state.pinned.model.name),
     }
 
 

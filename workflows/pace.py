@@ -43,5 +43,6 @@ class Pace:
 
     def log_turn(self, turn: int, calls: int) -> None:
         """Once per turn, with everything noted since the last one."""
-        workflow.logger.info("turn", extra={"turn": turn, "calls": calls, **self._turn})
-        self._turn = {}
+        if self._turn:
+            workflow.logger.info("turn", extra={"turn": turn, "calls": calls, **self._turn})
+            self._turn = {}
