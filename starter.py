@@ -17,6 +17,7 @@ from typing import Any
 
 # Everything else is imported by the command that runs: `--help` answers at once.
 from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
+from turnkeeper.commands.terminal import safe
 from turnkeeper.errors import TurnkeeperError
 
 ROOT = Path(__file__).resolve().parent
@@ -72,7 +73,8 @@ def _complain(error: Exception, *, as_json: bool) -> int:
         message = f"{error.name} is missing: run it with .venv/bin/python (`make set-up` makes it)"
     elif not isinstance(error, (TurnkeeperError, OSError)):
         message = f"{type(error).__name__}: {message} (TURNKEEPER_DEBUG=1 shows where)"
-    sys.stderr.write(f"starter.py: {message}\n")
+    # What a server or a run says may be anything.
+    sys.stderr.write(f"starter.py: {safe(message)}\n")
     if as_json:
         print(json.dumps({"error": message}))
     return code

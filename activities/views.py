@@ -9,11 +9,11 @@ from temporalio.client import Client
 from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.entries import Position
 from turnkeeper.history import HistoryReader
-from turnkeeper.spec import AgentSpec
+from turnkeeper.spec import AgentSpec, Limits
 from turnkeeper.view import View
 
 DEFAULT_CACHE_BYTES = 256_000_000
-_MAX_SPECS = 1_000
+_SPEC_BYTES = 64_000_000
 
 
 class Views:
@@ -27,7 +27,8 @@ class Views:
         self._max_bytes = max_bytes
         self._views: OrderedDict[str, View] = OrderedDict()
         self._bytes = 0
-        self._specs: OrderedDict[str, AgentSpec] = OrderedDict()
+        self._specs: OrderedDict[str, tuple[AgentSpec, int]] = OrderedDict()
+        self._spec_bytes = 0
 
     async def view(self, workflow_id: str, run_id: str, base: Position) -> tuple[View, str]:
         """The view that ends at `base`, and where it came from: `new`, `cache` or `history`.
@@ -55,10 +56,23 @@ class Views:
             self._bytes -= self._views.popitem(last=False)[1].bytes
 
     async def spec(self, workflow_id: str, run_id: str, digest: str) -> AgentSpec:
-        """The pinned spec; the same for all runs of an agent until it is redeployed."""
+        """What the run's requests are made of: its pinned spec, but without its limits.
+
+        All runs with the same digest share it, and their limits may differ.
+
+        Raises:
+            StateLost: it cannot be found again.
+        """
+        if (known := self._specs.get(digest)) is not None:
+            self._specs.move_to_end(digest)
+            return known[0]
+        reader = HistoryReader(self._client, self._store, workflow_id, run_id)
+        spec = (await reader.spec()).model_copy(update={"limits": Limits()})
         if digest not in self._specs:
-            reader = HistoryReader(self._client, self._store, workflow_id, run_id)
-            self._specs[digest] = await reader.spec(digest)
-            if len(self._specs) > _MAX_SPECS:
-                self._specs.popitem(last=False)
-        return self._specs[digest]
+            # Others may have read it meanwhile, and are counted.
+            size = len(spec.model_dump_json())
+            self._specs[digest] = spec, size
+            self._spec_bytes += size
+        while len(self._specs) > 1 and self._spec_bytes > _SPEC_BYTES:
+            self._spec_bytes -= self._specs.popitem(last=False)[1][1]
+        return spec

@@ -15,6 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 from temporalio import workflow
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client, WorkflowFailureError
+from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
@@ -26,6 +27,7 @@ from tests.rig import Rig, RigFactory, until
 from turnkeeper import Agent, Limits, ToolFailed, errors, tool
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.client import AgentClient, RunSummary
+from turnkeeper.contract import WORKFLOW
 from turnkeeper.follow import Step
 from turnkeeper.spec import HistoryPolicy
 from turnkeeper.testing import ScriptedProvider, call, status, text
@@ -354,6 +356,31 @@ async def test_runs_are_listed_with_how_they_ended(rig: RigFactory) -> None:
             [x async for x in r.agents.list_runs("nonsense = 'x'")]
         await running.stop()
         await running.result(check=False)
+
+
+async def test_a_list_tells_each_run_of_an_id_by_itself(
+    client: Client, unserved: AgentClient
+) -> None:
+    """Of an id that was used twice: the first keeps its end, the second is not waited for."""
+    chosen = f"twice-{uuid.uuid4()}"
+    for last in (False, True):
+        started = await client.start_workflow(
+            WORKFLOW,
+            {"agent": "tester", "prompt": "q"},
+            id=chosen,
+            task_queue=unserved.task_queue,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        )
+        if not last:
+            await started.terminate()
+
+    async def listed() -> list[RunSummary]:
+        async with asyncio.timeout(5):
+            found = [x async for x in unserved.list_runs(f"WorkflowId = '{chosen}'")]
+        return found if [x.status for x in found] == ["running", "terminated"] else []
+
+    assert [x.outcome for x in await until(listed)] == [None, "terminated"]
+    await client.get_workflow_handle(chosen).terminate()
 
 
 async def test_runs_are_listed_without_our_search_attributes(other: Client, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from typing import Any, Literal
 from temporalio import workflow
 from temporalio.client import (
     Client,
+    WorkflowExecution,
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
@@ -231,7 +232,11 @@ class AgentClient:
         """
         described = await self._describe(id)
         if described.status is not WorkflowExecutionStatus.RUNNING:
-            ended, limits = await asyncio.gather(self.result(id, check=False), self._limits(id))
+            ended, limits = await asyncio.gather(
+                self._ended(described), self._limits(id, described.run_id)
+            )
+            if ended is None:
+                raise LookupError(f"the server no longer keeps how run {id} ended")
             return status_of_ended(ended, described, limits)
         handle = self.client.get_workflow_handle(id)
         try:
@@ -329,7 +334,7 @@ class AgentClient:
         wanted = f"{ours} AND ({query})" if query else ours
         try:
             async for execution in self.client.list_workflows(wanted, limit=limit):
-                yield await summary_of(self.client, execution, self._any_result)
+                yield await summary_of(self.client, execution, self._ended)
         except RPCError as error:
             if error.status is RPCStatusCode.INVALID_ARGUMENT:
                 raise ValueError(f"query: {self._bad_query(error.message)}") from error
@@ -364,10 +369,11 @@ class AgentClient:
                 "choose another id, or repeat that very request"
             )
 
-    async def _limits(self, run: str) -> Limits | None:
+    async def _limits(self, run: str, run_id: str) -> Limits | None:
         """What a run was bound by; None if it ended before that was settled."""
         try:
-            return (await HistoryReader(self.client, self._artifacts(), run).spec("")).limits
+            spec = await HistoryReader(self.client, self._artifacts(), run, run_id).spec()
+            return spec.limits
         except StateLost:
             return None
         except RPCError as error:
@@ -377,7 +383,7 @@ class AgentClient:
         agent, transcript, limits = await asyncio.gather(
             agent_of(self.client, described),
             self.transcript(described.id),
-            self._limits(described.id),
+            self._limits(described.id, described.run_id),
         )
         return status_by_history(agent, described, transcript, limits)
 
@@ -395,8 +401,23 @@ class AgentClient:
             self._store = open_store()
         return self._store
 
-    async def _any_result(self, run: str) -> RunResult:
-        return await self.result(run, check=False)
+    async def _ended(self, closed: WorkflowExecution) -> RunResult | None:
+        """How a closed execution ended; None if the server no longer keeps it.
+
+        By its own run id: another run may have its workflow id by now, and go on for days.
+        """
+        handle = self.client.get_workflow_handle(
+            closed.id, run_id=closed.run_id, result_type=RunResult
+        )
+        try:
+            result: RunResult = await handle.result(follow_runs=False)
+        except WorkflowFailureError as error:
+            return result_of_failure(error.cause)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise readable(error, closed.id, self.client) from error
+        return result
 
     async def _describe(self, run: str) -> WorkflowExecutionDescription:
         _not_in_a_workflow()

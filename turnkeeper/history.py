@@ -78,7 +78,6 @@ class Transcript:
     """Of a continued run: what it started with."""
     start: Any = None
     """The start request of a run that was not continued, as it came."""
-    failure: str | None = None
 
 
 class HistoryReader:
@@ -102,7 +101,7 @@ class HistoryReader:
         if back.done(known):
             return back.view(known)
         graph = _Graph(self._decode)
-        async for event in self._newest_first():
+        async for event in self._events(newest_first=True):
             started = await graph.take(event)
             while (edge := graph.into(back.at)) is not None:
                 back.step(edge)
@@ -115,9 +114,10 @@ class HistoryReader:
             f"({wanted.digest[:12]}): stopped at entry {back.at.entries}"
         )
 
-    async def spec(self, digest: str) -> AgentSpec:
+    async def spec(self) -> AgentSpec:
         """The pinned spec, from the start of history; its long texts from the artifact store."""
-        async for event in self._oldest_first():
+        # To the end, if need be: a burst of messages may stand before the first activity's result.
+        async for event in self._events(newest_first=False):
             spec = await self._spec_in(event)
             if spec is None:
                 continue
@@ -125,7 +125,7 @@ class HistoryReader:
                 return spec
             data = await self._store.get(self._id, spec.artifact)
             return AgentSpec.model_validate_json(data)
-        raise StateLost(f"history of {self._id} holds no spec {digest[:12]}")
+        raise StateLost(f"history of {self._id} holds no spec")
 
     async def _spec_in(self, event: HistoryEvent) -> AgentSpec | None:
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
@@ -147,13 +147,12 @@ class HistoryReader:
         """Everything said, as far as history tells; for people, not for the model."""
         graph = _Graph(self._decode, tools=True)
         found = Transcript(entries=[])
-        async for event in self._newest_first():
+        async for event in self._events(newest_first=True):
             if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
                 payloads = event.workflow_execution_completed_event_attributes.result.payloads
                 found.result = await self._decode(payloads, RunResult)
             elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
                 failure = event.workflow_execution_failed_event_attributes.failure
-                found.failure = failure.message
                 details = failure.application_failure_info.details.payloads
                 if details:
                     found.result = await self._decode(details, RunResult)
@@ -211,38 +210,25 @@ class HistoryReader:
             raise StateLost(f"segment {sealed.artifact[:12]} does not end where it should")
         return view
 
-    async def _newest_first(self) -> AsyncIterator[HistoryEvent]:
-        run_id = self._run_id or await self._latest_run()
+    async def _events(self, *, newest_first: bool) -> AsyncIterator[HistoryEvent]:
+        service = self._client.workflow_service
+        request: type[Any] = GetWorkflowExecutionHistoryRequest
+        ask: Any = service.get_workflow_execution_history
+        run_id = self._run_id
+        if newest_first:
+            request = GetWorkflowExecutionHistoryReverseRequest
+            ask = service.get_workflow_execution_history_reverse
+            # This call alone wants the run's id.
+            run_id = run_id or await self._latest_run()
         token, page = b"", 0
         while True:
-            reply = await self._client.workflow_service.get_workflow_execution_history_reverse(
-                GetWorkflowExecutionHistoryReverseRequest(
-                    namespace=self._client.namespace,
-                    execution=WorkflowExecution(workflow_id=self._id, run_id=run_id),
-                    maximum_page_size=_PAGES[min(page, len(_PAGES) - 1)],
-                    next_page_token=token,
-                ),
-                retry=True,
+            asked = request(
+                namespace=self._client.namespace,
+                execution=WorkflowExecution(workflow_id=self._id, run_id=run_id),
+                maximum_page_size=_PAGES[min(page, len(_PAGES) - 1)],
+                next_page_token=token,
             )
-            for event in reply.history.events:
-                yield event
-            token, page = reply.next_page_token, page + 1
-            if not token:
-                return
-
-    async def _oldest_first(self) -> AsyncIterator[HistoryEvent]:
-        # To the end, if need be: a burst of messages may stand before the first activity's result.
-        token, page = b"", 0
-        while True:
-            reply = await self._client.workflow_service.get_workflow_execution_history(
-                GetWorkflowExecutionHistoryRequest(
-                    namespace=self._client.namespace,
-                    execution=WorkflowExecution(workflow_id=self._id, run_id=self._run_id),
-                    maximum_page_size=_PAGES[min(page, len(_PAGES) - 1)],
-                    next_page_token=token,
-                ),
-                retry=True,
-            )
+            reply = await ask(asked, retry=True)
             for event in reply.history.events:
                 yield event
             token, page = reply.next_page_token, page + 1

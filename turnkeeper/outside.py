@@ -176,16 +176,20 @@ def _attempt(pending: PendingActivityInfo) -> str:
 async def summary_of(
     client: Client,
     execution: WorkflowExecution,
-    result_of: Callable[[str], Awaitable[RunResult]],
+    result_of: Callable[[WorkflowExecution], Awaitable[RunResult | None]],
 ) -> RunSummary:
-    """A line of a list; `result_of` is asked where the search attributes do not tell the end."""
+    """A line of a list; `result_of` is asked where the search attributes do not tell the end.
+
+    It answers None for a run whose end the server no longer keeps.
+    """
     status = execution.status or WorkflowExecutionStatus.RUNNING
     outcome = attribute(execution, "TurnkeeperOutcome", str)
     turns = attribute(execution, "TurnkeeperTurns", int)
     tokens = attribute(execution, "TurnkeeperTokens", int)
     if status is not WorkflowExecutionStatus.RUNNING and (outcome is None or turns is None):
-        ended = await result_of(execution.id)
-        outcome, turns, tokens = ended.outcome, ended.turns, ended.usage.total
+        ended = await result_of(execution)
+        if ended is not None:
+            outcome, turns, tokens = ended.outcome, ended.turns, ended.usage.total
     return RunSummary(
         id=execution.id,
         run_id=execution.run_id,
@@ -203,16 +207,21 @@ async def agent_of(client: Client, execution: WorkflowExecution) -> str:
     """The agent's name, from the search attribute, else the memo, else the first event."""
     named = attribute(execution, "TurnkeeperAgent", str)
     if named:
-        return str(named)
+        return one_line(str(named), 64)
     memo = await execution.memo_value("agent", None)
     if isinstance(memo, str):
-        return memo
+        return one_line(memo, 64)
     handle = client.get_workflow_handle(execution.id, run_id=execution.run_id)
-    async for event in handle.fetch_history_events(page_size=1):
-        payloads = event.workflow_execution_started_event_attributes.input.payloads
-        found = await client.data_converter.decode(payloads) if payloads else [None]
-        request = found[0].get("request", found[0]) if isinstance(found[0], dict) else {}
-        return one_line(str(request.get("agent", "")), 64) if isinstance(request, dict) else ""
+    try:
+        async for event in handle.fetch_history_events(page_size=1):
+            payloads = event.workflow_execution_started_event_attributes.input.payloads
+            found = await client.data_converter.decode(payloads) if payloads else [None]
+            request = found[0].get("request", found[0]) if isinstance(found[0], dict) else {}
+            return one_line(str(request.get("agent", "")), 64) if isinstance(request, dict) else ""
+    except RPCError as error:
+        # A list may still have what the server deleted a moment ago.
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
     return ""
 
 

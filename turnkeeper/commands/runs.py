@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import USAGE, Complaint, Place
 from turnkeeper.commands.terminal import say, say_json, tell
+from turnkeeper.text import one_line
 
 if TYPE_CHECKING:
     from turnkeeper.client import RunSummary
 
 _HEADINGS = ("RUN", "AGENT", "STATUS", "OUTCOME", "TURNS", "TOKENS", "STARTED")
 _NUMBERS = ("TURNS", "TOKENS")
+_CELL = 200
 
 
 async def list_runs(place: Place, options: argparse.Namespace) -> int:
@@ -60,11 +62,12 @@ def _person() -> str:
 
 
 def _row(run: RunSummary) -> tuple[str, ...]:
+    # Any program may have started these runs, and chosen their ids and attributes.
     return (
-        run.id,
-        run.agent,
+        one_line(run.id, _CELL),
+        one_line(run.agent, _CELL),
         run.status,
-        run.outcome or "-",
+        one_line(run.outcome or "-", _CELL),
         "-" if run.turns is None else str(run.turns),
         "-" if run.tokens is None else f"{run.tokens:,}",
         _local(run.started),
