@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from turnkeeper.artifacts import MAX_ARTIFACT_BYTES
 from turnkeeper.entries import strict_json
 from turnkeeper.errors import AdmissionError
 from turnkeeper.text import clip_json, json_size, well_formed
@@ -24,7 +25,8 @@ def text_of(value: Any) -> str:
     """Text as it is; models, dataclasses and containers as JSON, NaN and Infinity as strings.
 
     Raises:
-        Unreadable: bytes that are not UTF-8, iterators, and what JSON cannot say.
+        Unreadable: bytes that are not UTF-8, iterators, what JSON cannot say, and what is too large
+            even for the artifact store: it is told before anything copies it.
     """
     try:
         return _text(value)
@@ -39,23 +41,35 @@ def _text(value: Any) -> str:
     if value is None:
         return _NOTHING
     if isinstance(value, str):
+        _refuse_size(str.__len__(value), "characters of text")
         # The plain text of a subclass, whose own methods may do anything.
         return well_formed(str.__str__(value)) or "(empty text)"
     if isinstance(value, (bytes, bytearray)):
+        _refuse_size(len(value), "bytes")
         try:
             return bytes(value).decode()
         except UnicodeDecodeError:
             raise Unreadable(f"{len(value)} bytes that are not UTF-8 text") from None
-    _refuse_iterators(value)
-    return to_json(value, inf_nan_mode="strings").decode()
+    _refuse_endless(value)
+    data = to_json(value, inf_nan_mode="strings")
+    _refuse_size(len(data), "bytes of JSON")
+    return data.decode()
 
 
-def _refuse_iterators(value: Any) -> None:
-    """The serialiser would read them to their end, which some do not have."""
-    stack, seen = [value], set[int]()
+def _refuse_size(size: int, what: str) -> None:
+    if size > MAX_ARTIFACT_BYTES:
+        raise Unreadable(f"{size} {what}, more than the {MAX_ARTIFACT_BYTES} that are kept,")
+
+
+def _refuse_endless(value: Any) -> None:
+    """Iterators, which the serialiser would read to an end that some do not have; huge texts."""
+    stack, seen, size = [value], set[int](), 0
     while stack:
         item = stack.pop()
         if type(item) in _SCALARS:
+            if type(item) is str:
+                size += len(item)
+                _refuse_size(size, "characters of text or more")
             continue
         if isinstance(item, (Iterator, AsyncIterator, Coroutine)):
             raise Unreadable(f"a {type(item).__name__}")

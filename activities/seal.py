@@ -60,7 +60,7 @@ def _portions(entries: list[Entry]) -> list[list[Entry]]:
     portions: list[list[Entry]] = []
     room = 0
     for entry in entries:
-        size = len(entry.model_dump_json())
+        size = len(entry.model_dump_json().encode())
         if size > room:
             portions.append([])
             room = SEGMENT_BYTES

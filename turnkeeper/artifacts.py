@@ -18,6 +18,7 @@ from turnkeeper.errors import StateLost
 
 MAX_ARTIFACT_BYTES = 64_000_000
 DEFAULT_URL = ".turnkeeper/artifacts"
+_QUICK_BYTES = 256_000
 _ID = re.compile(r"[0-9a-f]{64}")
 
 
@@ -67,10 +68,17 @@ def open_store(url: str | None = None) -> ArtifactStore:
         raise ValueError(f"artifact store {scheme}://...: {error}") from None
 
 
-def _checked(data: bytes) -> str:
+async def _checked(data: bytes) -> str:
     if len(data) > MAX_ARTIFACT_BYTES:
         raise ValueError(f"an artifact of {len(data)} bytes; at most {MAX_ARTIFACT_BYTES} are kept")
-    return sha256(data).hexdigest()
+    return await _digest(data)
+
+
+async def _digest(data: bytes) -> str:
+    if len(data) < _QUICK_BYTES:
+        return sha256(data).hexdigest()
+    # The largest take 0.1 s, in which a worker's loop has heartbeats to send.
+    return await asyncio.to_thread(lambda: sha256(data).hexdigest())
 
 
 def _key(owner: str, artifact: str) -> str:
@@ -80,8 +88,8 @@ def _key(owner: str, artifact: str) -> str:
     return f"{sha256(owner.encode()).hexdigest()[:32]}/{artifact}"
 
 
-def _verified(artifact: str, data: bytes) -> bytes:
-    if sha256(data).hexdigest() != artifact:
+async def _verified(artifact: str, data: bytes) -> bytes:
+    if await _digest(data) != artifact:
         raise StateLost(f"artifact {artifact[:12]} is not what was stored ({len(data)} bytes)")
     return data
 
@@ -94,7 +102,7 @@ class FolderStore:
 
     async def put(self, owner: str, data: bytes) -> str:
         """See `ArtifactStore`."""
-        artifact = _checked(data)
+        artifact = await _checked(data)
         await asyncio.to_thread(self._write, owner, artifact, data)
         return artifact
 
@@ -105,15 +113,19 @@ class FolderStore:
             data = await asyncio.to_thread(path.read_bytes)
         except FileNotFoundError:
             raise StateLost(f"artifact {artifact[:12]} is not in {self.root}") from None
-        return _verified(artifact, data)
+        return await _verified(artifact, data)
 
     def _write(self, owner: str, artifact: str, data: bytes) -> None:
         path = self.root / _key(owner, artifact)
         if path.exists():
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
         # Objects are found by owner later on, when Temporal no longer knows the run.
-        self._publish(path.parent / "owner", owner.encode("utf-8", "replace"))
+        named = path.parent / "owner"
+        if not named.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # The folder's own name, too, has to survive a loss of power.
+            _sync(self.root)
+            self._publish(named, owner.encode("utf-8", "replace"))
         self._publish(path, data)
 
     def _publish(self, path: Path, data: bytes) -> None:
@@ -128,11 +140,16 @@ class FolderStore:
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 class ObjectStore:
@@ -146,7 +163,7 @@ class ObjectStore:
         import obstore
         from obstore.exceptions import AlreadyExistsError, BaseError
 
-        artifact = _checked(data)
+        artifact = await _checked(data)
         try:
             await obstore.put_async(self._store, _key(owner, artifact), data, mode="create")
         except AlreadyExistsError:
@@ -162,7 +179,7 @@ class ObjectStore:
 
         try:
             found = await obstore.get_async(self._store, _key(owner, artifact))
-            return _verified(artifact, bytes(await found.bytes_async()))
+            return await _verified(artifact, bytes(await found.bytes_async()))
         except FileNotFoundError:
             raise StateLost(f"artifact {artifact[:12]} is not in the store") from None
         except BaseError as error:

@@ -13,12 +13,13 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u20
 
 def well_formed(text: str) -> str:
     """`text` with each lone surrogate replaced by U+FFFD: such text has no UTF-8 form."""
-    return _SURROGATE.sub("\ufffd", text)
+    # ASCII is known at once; the search takes 0.2 s for the largest text.
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def is_well_formed(text: str) -> bool:
     """Whether `text` can be written as UTF-8."""
-    return not _SURROGATE.search(text)
+    return text.isascii() or not _SURROGATE.search(text)
 
 
 def printable(text: str) -> str:
@@ -41,6 +42,11 @@ def utf8_size(text: str) -> int:
 def json_size(text: str) -> int:
     """Bytes of well-formed `text` inside JSON, where a control character takes six."""
     return len(json.dumps(text, ensure_ascii=False).encode()) - 2
+
+
+def fits_json(text: str, limit: int) -> bool:
+    """Whether well-formed `text` has at most `limit` bytes inside JSON; at once if far from it."""
+    return len(text) <= limit and json_size(text) <= limit
 
 
 def clip(text: str, limit: int) -> str:
