@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from temporalio.worker import Interceptor, Worker
 
     from activities.providers import Provider
+    from activities.redact import Redactor
     from activities.registry import Registry
     from turnkeeper.artifacts import ArtifactStore
 
@@ -44,6 +45,8 @@ class Settings:
     """How long a run's next step waits for this worker before another may take it."""
     grace_seconds: float | None = None
     """At shutdown, for calls in flight; default the longest tool's timeout, 1 to 10 minutes."""
+    unknown_agent_seconds: float = 30
+    """How long other workers are asked for an agent that this one does not have."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         "127.0.0.1:7233]",
     )
     parser.add_argument("--namespace", help="of Temporal [TEMPORAL_NAMESPACE, default]")
-    parser.add_argument("--task-queue", default=env("TURNKEEPER_TASK_QUEUE", "turnkeeper"))
+    parser.add_argument("--task-queue", default=env("TURNKEEPER_TASK_QUEUE", Settings.task_queue))
     parser.add_argument(
         "--artifacts", metavar="URL", help="folder or s3://, gs://, az:// [TURNKEEPER_ARTIFACTS]"
     )
@@ -91,20 +94,24 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="of `starter.py dev`, if it has another than the checkout's",
     )
-    parser.add_argument("--max-activities", type=_at_least(1, int), default=100, metavar="N")
+    parser.add_argument(
+        "--max-activities", type=_at_least(1, int), default=Settings.max_activities, metavar="N"
+    )
     parser.add_argument(
         "--heartbeat-seconds",
         type=_at_least(1, float),
-        default=env("TURNKEEPER_HEARTBEAT_SECONDS", "10"),
+        default=env("TURNKEEPER_HEARTBEAT_SECONDS", str(Settings.heartbeat_seconds)),
         metavar="S",
-        help="silence after which a call counts as lost [TURNKEEPER_HEARTBEAT_SECONDS, 10]",
+        help="silence after which a call counts as lost [TURNKEEPER_HEARTBEAT_SECONDS, "
+        f"{Settings.heartbeat_seconds:g}]",
     )
     parser.add_argument(
         "--sticky-seconds",
         type=_at_least(0.1, float),
-        default=env("TURNKEEPER_STICKY_SECONDS", "10"),
+        default=env("TURNKEEPER_STICKY_SECONDS", str(Settings.sticky_seconds)),
         metavar="S",
-        help="how long a run's next step waits for this worker [TURNKEEPER_STICKY_SECONDS, 10]",
+        help="how long a run's next step waits for this worker [TURNKEEPER_STICKY_SECONDS, "
+        f"{Settings.sticky_seconds:g}]",
     )
     parser.add_argument("--grace-seconds", type=_at_least(0, float), metavar="S")
     parser.add_argument("--log-level", default=env("TURNKEEPER_LOG_LEVEL", "info"))
@@ -135,14 +142,15 @@ async def _serve(options: argparse.Namespace) -> int:
     on_terminal = options.log_format == "console" or (
         options.log_format == "auto" and sys.stderr.isatty()
     )
-    logs.configure(options.log_level, json=not on_terminal, redactor=Redactor.from_environment())
+    redactor = Redactor.from_environment()
+    logs.configure(options.log_level, json=not on_terminal, redactor=redactor)
     import structlog
 
     from turnkeeper.errors import TurnkeeperError
 
     log = structlog.get_logger("turnkeeper.worker")
     try:
-        worker, served = await _prepare(options)
+        worker, served = await _prepare(options, redactor)
     except (TurnkeeperError, ValueError, ConnectionError) as error:
         log.error("cannot start", error=str(error))
         return 2
@@ -163,7 +171,7 @@ async def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _prepare(options: argparse.Namespace) -> tuple[Worker, list[str]]:
+async def _prepare(options: argparse.Namespace, redactor: Redactor) -> tuple[Worker, list[str]]:
     """The worker and its agents: all that can be wrong is found before the first run is taken.
 
     Raises:
@@ -171,7 +179,7 @@ async def _prepare(options: argparse.Namespace) -> tuple[Worker, list[str]]:
         ConnectionError: no Temporal server.
         ValueError: a setting.
     """
-    from activities import readiness
+    from activities import readiness, startup
     from activities.registry import Registry, find_agents
     from turnkeeper.artifacts import open_store
 
@@ -182,11 +190,11 @@ async def _prepare(options: argparse.Namespace) -> tuple[Worker, list[str]]:
     if not modules:
         raise ValueError("no agents: give --agents MODULE, e.g. --agents examples.finance")
     registry = Registry(find_agents(modules))
-    providers = _providers(registry)
+    providers = startup.providers(registry, redactor)
     client, artifacts = await _connect(options)
     store = open_store(options.artifacts or artifacts)
     readiness.check(registry, client.data_converter)
-    await _report(registry, client, options.task_queue)
+    await startup.report(registry, client, options.task_queue, redactor)
     settings = Settings(
         task_queue=options.task_queue,
         max_activities=options.max_activities,
@@ -194,7 +202,8 @@ async def _prepare(options: argparse.Namespace) -> tuple[Worker, list[str]]:
         sticky_seconds=float(options.sticky_seconds),
         grace_seconds=options.grace_seconds,
     )
-    return build_worker(client, registry, providers, store, settings), list(registry.agents)
+    made = build_worker(client, registry, providers, store, settings, redactor=redactor)
+    return made, list(registry.agents)
 
 
 async def _connect(options: argparse.Namespace) -> tuple[Client, str | None]:
@@ -243,73 +252,6 @@ def _check_house() -> None:
             )
 
 
-def _providers(registry: Registry) -> dict[str, Provider]:
-    from activities.providers.anthropic import AnthropicProvider
-    from activities.redact import Redactor
-
-    wanted = {a.spec().model.provider: a.name for a in registry.agents.values()}
-    for name, agent in wanted.items():
-        if name != "anthropic":
-            raise ValueError(f"agent {agent!r}: provider {name!r} is unknown; known: anthropic")
-    key = os.environ.get("ANTHROPIC_API_KEY", "")
-    if not key:
-        raise ValueError(
-            "ANTHROPIC_API_KEY is not set: agents could not reach their model. Set it, or play a "
-            "script: starter.py dev --agents MODULE --script MODULE:NAME"
-        )
-    return {
-        "anthropic": AnthropicProvider(
-            api_key=key,
-            base_url=os.environ.get("ANTHROPIC_BASE_URL") or None,
-            redactor=Redactor.from_environment(),
-        )
-    }
-
-
-async def _report(registry: Registry, client: Client, task_queue: str) -> None:
-    """Say at start what an operator should know."""
-    import structlog
-
-    from activities import neighbours
-    from activities.load_agent import registered_attributes
-    from turnkeeper.contract import ATTRIBUTE_TYPES
-
-    log = structlog.get_logger("turnkeeper.worker")
-    log.info(
-        "agents",
-        **{name: ", ".join(agent.tools) or "no tools" for name, agent in registry.agents.items()},
-    )
-    if undeclared := registry.undeclared():
-        log.warning(
-            "tools that declare no effect get one attempt and are never repeated",
-            tools=", ".join(undeclared),
-            mend='@tool(effect="read") or "idempotent" where it is true',
-        )
-    own = neighbours.identity(registry.agents)
-    if others := await neighbours.of_another_application(client, task_queue, own):
-        log.warning(
-            "another application takes runs from this task queue: of each other's runs both take "
-            "some, which then wait or fail as unknown_agent",
-            task_queue=task_queue,
-            others="; ".join(others),
-            mend="stop the other worker (`starter.py dev --no-worker` has none), or give this one "
-            "and `starter.py run` a --task-queue of their own",
-        )
-    if unstoppable := registry.unstoppable():
-        log.warning(
-            "tools that cannot be stopped: a call may go on after its run was cancelled",
-            tools=", ".join(unstoppable),
-            mend="define the function at the top level of a module, or make it async",
-        )
-    here = await registered_attributes(client)
-    if missing := [name for name in ATTRIBUTE_TYPES if name not in here]:
-        command = " ".join(f"--name {n} --type {ATTRIBUTE_TYPES[n]}" for n in missing)
-        log.warning(
-            "search attributes are missing: runs work, but lists cannot be filtered by them",
-            mend=f"temporal operator search-attribute create {command}",
-        )
-
-
 def build_worker(
     client: Client,
     registry: Registry,
@@ -317,11 +259,13 @@ def build_worker(
     store: ArtifactStore,
     settings: Settings | None = None,
     *,
+    redactor: Redactor | None = None,
     workflow: type | None = None,
 ) -> Worker:
     """A worker with the loop and its activities, for this program and for tests.
 
-    `workflow` stands in for the loop's own class.
+    At its shutdown it closes the providers. `redactor` is that of the environment unless another is
+    given; `workflow` stands in for the loop's own class.
     """
     from concurrent.futures import ThreadPoolExecutor
     from datetime import timedelta
@@ -340,7 +284,7 @@ def build_worker(
     from workflows.agent_run import AgentRun
 
     settings = settings or Settings()
-    redactor = Redactor.from_environment()
+    redactor = redactor or Redactor.from_environment()
     views = Views(client, store)
     # As many threads as slots: a call that waits for a thread would burn its own timeout.
     threads = ThreadPoolExecutor(settings.max_activities, thread_name_prefix="tool")
@@ -350,8 +294,16 @@ def build_worker(
         async def shutdown(self) -> None:
             await super().shutdown()
             await runners.close()
+            for provider in providers.values():
+                await provider.close()
 
-    load_agent = LoadAgent(registry, client, store, heartbeat_seconds=settings.heartbeat_seconds)
+    load_agent = LoadAgent(
+        registry,
+        client,
+        store,
+        heartbeat_seconds=settings.heartbeat_seconds,
+        patience_seconds=settings.unknown_agent_seconds,
+    )
     return Serving(
         client,
         task_queue=settings.task_queue,
@@ -368,7 +320,6 @@ def build_worker(
             restrictions=SandboxRestrictions.default.with_passthrough_modules("turnkeeper")
         ),
         interceptors=[_clock()],
-        activity_executor=threads,
         max_concurrent_activities=settings.max_activities,
         max_eager_activity_reservations_per_workflow_task=8,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_seconds),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -27,8 +29,12 @@ from turnkeeper.spec import AgentSpec, Limits
 
 MAX_INLINE_SPEC_BYTES = 256_000
 """A larger spec goes to the artifact store, and the run carries its outline."""
-_ATTEMPTS = 4
-"""During a rolling deploy the next worker may know an agent that this one does not."""
+PATIENCE_SECONDS = 30.0
+"""How long an agent is looked for: in a rolling deploy the next worker may know it."""
+_SHARES = (1, 2, 4, 8, 15)
+"""Of the patience, before each further attempt."""
+_ATTRIBUTES_SECONDS = 60.0
+"""How old the list of search attributes may be: it is the same for all runs."""
 
 log = structlog.get_logger("turnkeeper.load_agent")
 
@@ -43,11 +49,15 @@ class LoadAgent:
         store: ArtifactStore,
         *,
         heartbeat_seconds: float = 10,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._registry = registry
         self._client = client
         self._store = store
         self._heartbeat_seconds = heartbeat_seconds
+        self._patience_seconds = patience_seconds
+        self._attributes: list[str] = []
+        self._attributes_until = 0.0
 
     @activity.defn(name=LOAD_AGENT)
     async def run(self, asked: LoadAgentInput) -> LoadAgentOutput:
@@ -58,24 +68,41 @@ class LoadAgent:
         """
         agent = self._registry.agents.get(asked.agent)
         if agent is None:
-            known = ", ".join(sorted(self._registry.agents)) or "none"
-            like = self._registry.like(asked.agent)
-            raise ApplicationError(
-                f"there is no agent {asked.agent!r}; this worker serves: {known}"
-                + (f". Did you mean {like}?" if like else ""),
-                type="unknown_agent",
-                non_retryable=activity.info().attempt >= _ATTEMPTS,
-            )
+            raise self._unknown(asked.agent)
         spec = _with_limits(agent.spec(), asked.limits)
         if spec.tools:
             spec = spec.model_copy(update={"tools": (*spec.tools, read_artifact.spec)})
-        digest = digest_of(spec.model_dump(mode="json"))
+        # Without the limits: no request is made of them, and callers may compute them anew for each
+        # run, where all runs of an agent are to share one spec in a worker's memory.
+        digest = digest_of(spec.model_dump(mode="json", exclude={"limits"}))
         return LoadAgentOutput(
             spec=await self._small(spec),
             spec_digest=digest,
-            attributes=await registered_attributes(self._client),
+            attributes=await self._registered(),
             heartbeat_seconds=self._heartbeat_seconds,
         )
+
+    def _unknown(self, name: str) -> ApplicationError:
+        known = ", ".join(sorted(self._registry.agents)) or "none"
+        like = self._registry.like(name)
+        attempt = activity.info().attempt
+        share = _SHARES[min(attempt, len(_SHARES)) - 1] / sum(_SHARES)
+        return ApplicationError(
+            f"there is no agent {name!r}; this worker serves: {known}"
+            + (f". Did you mean {like}?" if like else ""),
+            type="unknown_agent",
+            non_retryable=attempt > len(_SHARES),
+            next_retry_delay=timedelta(seconds=self._patience_seconds * share),
+        )
+
+    async def _registered(self) -> list[str]:
+        """As `registered_attributes`, asked once a minute; if that fails, as last known."""
+        now = time.monotonic()
+        if now >= self._attributes_until:
+            self._attributes_until = now + _ATTRIBUTES_SECONDS
+            found = await _listed(self._client)
+            self._attributes = self._attributes if found is None else found
+        return self._attributes
 
     async def _small(self, spec: AgentSpec) -> AgentSpec:
         data = spec.model_dump_json().encode()
@@ -95,6 +122,10 @@ def _with_limits(spec: AgentSpec, asked: dict[str, Any]) -> AgentSpec:
 
 async def registered_attributes(client: Client) -> list[str]:
     """Which of our search attributes the namespace has, sorted; none if it does not say."""
+    return await _listed(client) or []
+
+
+async def _listed(client: Client) -> list[str] | None:
     try:
         reply = await client.operator_service.list_search_attributes(
             ListSearchAttributesRequest(namespace=client.namespace)
@@ -102,5 +133,5 @@ async def registered_attributes(client: Client) -> list[str]:
     except RPCError as error:
         # Some clusters keep this call to administrators: runs work without search attributes.
         log.warning("search attributes not listed", error=str(error))
-        return []
+        return None
     return sorted(set(reply.custom_attributes) & set(ATTRIBUTE_TYPES))

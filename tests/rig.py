@@ -173,8 +173,16 @@ async def open_rig(
             Registry(known),
             {"anthropic": model},
             store,
-            worker.Settings(task_queue=task_queue, grace_seconds=1, **(settings or {})),
-            **({"workflow": workflow} if workflow else {}),
+            worker.Settings(
+                **{
+                    "task_queue": task_queue,
+                    "grace_seconds": 1,
+                    # There are no other workers to ask.
+                    "unknown_agent_seconds": 1,
+                    **(settings or {}),
+                }
+            ),
+            workflow=workflow,
         )
         async with served:
             made = AgentClient(client, task_queue=task_queue, store=store)
@@ -182,7 +190,7 @@ async def open_rig(
         await model.close()
 
 
-async def until(condition: Callable[[], Any], *, timeout: float = 15) -> Any:
+async def until(condition: Callable[[], Any], *, timeout: float = 30) -> Any:
     """Await a condition (sync or async) with a bound; answers its value."""
     async with asyncio.timeout(timeout):
         while True:

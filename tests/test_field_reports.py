@@ -33,6 +33,7 @@ from temporalio.worker import Worker
 
 import worker
 from activities import readiness
+from activities.execute import Execute
 from activities.registry import Registry
 from tests.codec import Masking
 from tests.conftest import ROOT
@@ -799,7 +800,8 @@ async def test_b79_the_pool_has_a_thread_for_each_slot(
         worker.Settings(task_queue=f"test-{uuid.uuid4()}", max_activities=slots),
     )
     config = built.config()
-    assert config["activity_executor"]._max_workers >= slots  # type: ignore[union-attr]
+    (execute,) = [a for a in config["activities"] if isinstance(a.__self__, Execute)]  # type: ignore[attr-defined]
+    assert execute.__self__._threads._max_workers >= slots  # type: ignore[attr-defined]
     assert config["max_concurrent_activities"] == slots
 
 

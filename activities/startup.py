@@ -1,0 +1,79 @@
+"""What a worker settles and tells before it takes work."""
+
+from __future__ import annotations
+
+import os
+
+import structlog
+from temporalio.client import Client
+
+from activities import neighbours
+from activities.load_agent import registered_attributes
+from activities.providers import Provider
+from activities.providers.anthropic import AnthropicProvider
+from activities.redact import Redactor
+from activities.registry import Registry
+from turnkeeper.contract import ATTRIBUTE_TYPES
+
+log = structlog.get_logger("turnkeeper.worker")
+
+
+def providers(registry: Registry, redactor: Redactor) -> dict[str, Provider]:
+    """The providers that the agents name.
+
+    Raises:
+        ValueError: one is unknown, or its key is missing.
+    """
+    wanted = {a.spec().model.provider: a.name for a in registry.agents.values()}
+    for name, agent in wanted.items():
+        if name != "anthropic":
+            raise ValueError(f"agent {agent!r}: provider {name!r} is unknown; known: anthropic")
+    key = os.environ.get("ANTHROPIC_API_KEY", "")
+    if not key:
+        raise ValueError(
+            "ANTHROPIC_API_KEY is not set: agents could not reach their model. Set it, or play a "
+            "script: starter.py dev --agents MODULE --script MODULE:NAME"
+        )
+    base_url = os.environ.get("ANTHROPIC_BASE_URL") or None
+    return {"anthropic": AnthropicProvider(api_key=key, base_url=base_url, redactor=redactor)}
+
+
+async def report(registry: Registry, client: Client, task_queue: str, redactor: Redactor) -> None:
+    """Say at start what an operator should know."""
+    told = {name: ", ".join(agent.tools) or "no tools" for name, agent in registry.agents.items()}
+    log.info("agents", agents=told)
+    if redactor.names or redactor.suspected_names:
+        log.info(
+            "values of these variables are kept out of what runs and logs say",
+            everywhere=", ".join(redactor.names) or "none",
+            in_errors_and_logs=", ".join(redactor.suspected_names) or "none",
+        )
+    if undeclared := registry.undeclared():
+        log.warning(
+            "tools that declare no effect get one attempt and are never repeated",
+            tools=", ".join(undeclared),
+            mend='@tool(effect="read") or "idempotent" where it is true',
+        )
+    own = neighbours.identity(registry.agents)
+    if others := await neighbours.of_another_application(client, task_queue, own):
+        log.warning(
+            "another application takes runs from this task queue: of each other's runs both take "
+            "some, which then wait or fail as unknown_agent",
+            task_queue=task_queue,
+            others="; ".join(others),
+            mend="stop the other worker (`starter.py dev --no-worker` has none), or give this one "
+            "and `starter.py run` a --task-queue of their own",
+        )
+    if unstoppable := registry.unstoppable():
+        log.warning(
+            "tools that cannot be stopped: a call may go on after its run was cancelled",
+            tools=", ".join(unstoppable),
+            mend="define the function at the top level of a module, or make it async",
+        )
+    here = await registered_attributes(client)
+    if missing := [name for name in ATTRIBUTE_TYPES if name not in here]:
+        command = " ".join(f"--name {n} --type {ATTRIBUTE_TYPES[n]}" for n in missing)
+        log.warning(
+            "search attributes are missing: runs work, but lists cannot be filtered by them",
+            mend=f"temporal operator search-attribute create {command}",
+        )

@@ -1,0 +1,91 @@
+"""`run.load_agent`: what it pins, what it asks the server for, how long it looks for an agent."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.api.operatorservice.v1 import ListSearchAttributesResponse
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.testing import ActivityEnvironment
+
+from activities import load_agent
+from activities.registry import Registry
+from turnkeeper import Agent
+from turnkeeper.artifacts import FolderStore
+from turnkeeper.contract import LoadAgentInput, LoadAgentOutput
+
+
+class Server:
+    """A client of a server with one search attribute, that can be away."""
+
+    namespace = "default"
+
+    def __init__(self) -> None:
+        self.operator_service = self
+        self.asked = 0
+        self.away = False
+
+    async def list_search_attributes(self, _request: Any) -> ListSearchAttributesResponse:
+        """Count, and answer."""
+        self.asked += 1
+        if self.away:
+            raise RPCError("away", RPCStatusCode.UNAVAILABLE, b"")
+        return ListSearchAttributesResponse(custom_attributes={"TurnkeeperAgent": 2, "Other": 2})  # type: ignore[dict-item]
+
+
+@pytest.fixture
+def server() -> Server:
+    """A server of its own for each test."""
+    return Server()
+
+
+@pytest.fixture
+def made(server: Server, tmp_path: Path) -> load_agent.LoadAgent:
+    """The activity with the agent `tester`."""
+    client: Any = server
+    agent = Agent(name="tester", model="m", instructions="i")
+    return load_agent.LoadAgent(Registry([agent]), client, FolderStore(tmp_path))
+
+
+async def loaded(made: load_agent.LoadAgent, attempt: int = 1, **asked: Any) -> LoadAgentOutput:
+    """One attempt."""
+    environment = ActivityEnvironment()
+    environment.info = dataclasses.replace(environment.info, attempt=attempt)
+    return await environment.run(made.run, LoadAgentInput(**{"agent": "tester", **asked}))
+
+
+async def test_limits_are_no_part_of_the_digest(made: load_agent.LoadAgent) -> None:
+    """Callers compute them for each run; what requests are made of is the same."""
+    one, other = [await loaded(made, limits={"turns": n}) for n in (3, 4)]
+    assert one.spec_digest == other.spec_digest
+    assert (one.spec.limits.turns, other.spec.limits.turns) == (3, 4)
+
+
+async def test_search_attributes_are_asked_for_once_a_minute(
+    made: load_agent.LoadAgent, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what was known stays known while the server does not say."""
+    for _ in range(3):
+        assert (await loaded(made)).attributes == ["TurnkeeperAgent"]
+    assert server.asked == 1
+    monkeypatch.setattr(made, "_attributes_until", 0.0)
+    server.away = True
+    assert (await loaded(made)).attributes == ["TurnkeeperAgent"]
+    assert server.asked == 2
+
+
+async def test_an_agent_is_looked_for_half_a_minute(made: load_agent.LoadAgent) -> None:
+    """A rolling deploy takes its time; then the name is wrong."""
+    waited, attempt, final = 0.0, 0, False
+    while not final:
+        attempt += 1
+        with pytest.raises(ApplicationError, match="Did you mean tester") as raised:
+            await loaded(made, attempt, agent="testre")
+        final = raised.value.non_retryable
+        assert raised.value.next_retry_delay is not None
+        waited += 0 if final else raised.value.next_retry_delay.total_seconds()
+    assert (attempt, round(waited)) == (6, 30)
