@@ -110,7 +110,6 @@ def _import(name: str) -> ModuleType:
                 "it, or add that folder to PYTHONPATH"
             ) from error
         ours = missing.partition(".")[0] == name.partition(".")[0]
-        ours = missing.partition(".")[0] == name.partition(".")[0]
         told = "which does not exist" if ours else "which is not installed"
         raise _broken(name, error, f"imports {missing!r}, {told}") from error
     except ValidationError as error:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 Effect = Literal["read", "idempotent", "once"]
-"""What a tool's author states about repeating it; see part 5 of docs/design or the README."""
+"""What a tool's author states about repeating it; see `turnkeeper.tools.tool`."""
 
 OUTCOMES = (
     "completed",

@@ -36,7 +36,6 @@ class ModelRequest:
 class Progress:
     """How far a generation got; written by the provider, read by the heartbeat."""
 
-    events: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
     first_token_ms: int | None = None
@@ -75,7 +74,6 @@ class ProviderError(Exception):
     """Seconds that the provider asked to wait."""
     stream_unusable: bool = False
     """The reply could not be put together from its stream: ask for it whole."""
-    details: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         status = f"HTTP {self.status} " if self.status else ""

@@ -23,8 +23,8 @@ from activities.providers.defects import (
     BLOCK_DEPTH,
     FIELD_DEPTH,
     Defect,
+    compact_size,
     defects_of,
-    json_size,
     mend_unicode,
     usable_arguments,
 )
@@ -95,7 +95,7 @@ def admit_reply(reply: ProviderReply, *, turn: int, known_ids: Collection[str]) 
         entry = admit("reply", value, dialect=DIALECT)
     except AdmissionError as error:
         raise _unusable(one_line(error.why, 200)) from None
-    if json_size(value) > MAX_REPLY_BYTES:
+    if compact_size(value) > MAX_REPLY_BYTES:
         raise _unusable(f"it has over {MAX_REPLY_BYTES} bytes")
     return Admitted(
         entry=entry,
@@ -223,7 +223,7 @@ class _Mending:
         else:
             given, defect = usable_arguments(given)
         if defect in (None, Defect.UNICODE):
-            size = json_size(given)
+            size = compact_size(given)
             if size <= MAX_ARGUMENTS_BYTES:
                 self._arguments_bytes += size
                 if self._arguments_bytes <= MAX_REPLY_ARGUMENTS_BYTES:
@@ -276,7 +276,7 @@ def _details(value: Any) -> dict[str, Any] | None:
         mended = mend_unicode(value)
     except ValueError:
         return None
-    return mended if json_size(mended) <= MAX_DETAILS_BYTES else None
+    return mended if compact_size(mended) <= MAX_DETAILS_BYTES else None
 
 
 def _usage(value: Any) -> Usage:

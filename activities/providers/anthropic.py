@@ -165,7 +165,6 @@ class AnthropicProvider:
         async with contextlib.aclosing(_received(response, progress)) as chunks:
             async for chunk in chunks:
                 for name, data in reader.feed(chunk):
-                    progress.events += 1
                     assembly.take(name, data)
                     if progress.first_token_ms is None and assembly.begun:
                         progress.first_token_ms = round((time.monotonic() - started) * 1000)
@@ -179,7 +178,6 @@ class AnthropicProvider:
     async def _read_whole(self, response: httpx2.Response, progress: Progress) -> ProviderReply:
         async with contextlib.aclosing(_received(response, progress)) as chunks:
             body = b"".join([chunk async for chunk in chunks])
-        progress.events += 1
         try:
             message = read_json(body.decode("utf-8", "surrogatepass"))
         except ValueError:  # JSONDecodeError, UnicodeDecodeError

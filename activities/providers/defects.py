@@ -113,6 +113,6 @@ def mend_unicode(value: Any) -> Any:
     return value
 
 
-def json_size(value: Any) -> int:
+def compact_size(value: Any) -> int:
     """Bytes of a value without defects, as compact JSON."""
     return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())

@@ -382,7 +382,7 @@ async def test_a_conversation_with_thinking_goes_on() -> None:
 
 
 async def test_progress_is_told_while_the_reply_arrives() -> None:
-    """Events and bytes grow, the first token has its time, the request its size."""
+    """Bytes are counted, the first token has its time, the request its size."""
     progress = Progress()
     async with playing(text("x" * 200, delay=0.05, delay_between=0.05)) as (client, server):
         task = asyncio.create_task(client.generate(asked(), progress))
@@ -392,7 +392,6 @@ async def test_progress_is_told_while_the_reply_arrives() -> None:
         await task
         sent = json.dumps(server.requests[0].body, ensure_ascii=False, separators=(",", ":"))
     assert progress.received_bytes > seen
-    assert progress.events > 5
     assert progress.first_token_ms is not None
     assert 50 <= progress.first_token_ms < 5_000
     assert progress.sent_bytes == len(sent)
