@@ -267,9 +267,10 @@ class Execute:
     ) -> ApplicationError:
         tries = "1 attempt" if begun == 1 else f"{begun} attempts"
         told = one_line(self._redactor.error(why), 1_000)
+        details = self._redactor.error(trace)[-4000:]
         return ApplicationError(
             f"Tool {asked.tool} failed after {tries}: {told}",
-            *([trace[-4000:]] if trace else []),
+            *([details] if details else []),
             type=kind,
             non_retryable=True,
         )

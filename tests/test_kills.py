@@ -54,7 +54,7 @@ class Site:
             [
                 *(sys.executable, *program, "--agents", "tests.crash.agents"),
                 *("--task-queue", self.agents.task_queue),
-                *("--heartbeat-seconds", "2", "--sticky-seconds", "1", *options),
+                *("--heartbeat-seconds", "4", "--sticky-seconds", "1", *options),
             ],
             folder=self.folder,
             cwd=ROOT,
@@ -175,7 +175,7 @@ async def killed(
         await asyncio.sleep(1.5)
         await s.kill(first)
         await s.worker()
-        yield Killed(s, {p: await run.result(timeout=30) for p, run in runs.items()})
+        yield Killed(s, {p: await run.result(timeout=60) for p, run in runs.items()})
 
 
 async def test_a_worker_killed_while_the_model_answers(killed: Killed) -> None:
@@ -200,7 +200,7 @@ async def test_a_worker_killed_in_a_workflow_task(
         run = await s.start()
         assert await until(lambda: first.status) == -9
         await s.worker()
-        result = await run.result(timeout=30)
+        result = await run.result(timeout=60)
         assert [turn for turn, _ in s.generations()] == [0, 1]
         assert [len(s.calls("begin")), len(s.calls("end"))] == [1, 1]
     assert (
@@ -248,7 +248,7 @@ async def test_sigterm_lets_a_running_tool_finish(site: SiteFactory) -> None:
         run = await s.start()
         await until(lambda: s.calls("begin"))
         await asyncio.gather(asyncio.to_thread(first.end, 30), s.worker())
-        result = await run.result(timeout=30)
+        result = await run.result(timeout=60)
         assert result.answer == "send done"
         assert [len(s.calls("begin")), len(s.calls("end"))] == [1, 1]
 
@@ -263,7 +263,7 @@ async def test_sigterm_without_grace_leaves_a_once_tool_unknown(
         run = await s.start()
         await until(lambda: s.calls("begin"))
         await asyncio.gather(asyncio.to_thread(first.end, 30), s.worker())
-        result = await run.result(timeout=30)
+        result = await run.result(timeout=60)
         assert result.answer is not None
         assert "may or may not have taken effect" in result.answer
         assert len(s.calls("begin")) == 1

@@ -103,8 +103,8 @@ def test_an_untouched_copy_replays(tmp_path: Path) -> None:
         ),
         pytest.param(
             "agent_run.py",
-            "self.deadline = asyncio.create_task(self._deadline())",
-            "await workflow.sleep(1); self.deadline = asyncio.create_task(self._deadline())",
+            "self.timer = asyncio.create_task(self._deadline())",
+            "await workflow.sleep(1); self.timer = asyncio.create_task(self._deadline())",
             id="another timer",
         ),
     ],
