@@ -42,7 +42,7 @@ from turnkeeper.text import clip, one_line
 from workflows import boundary, cockpit, failures, options
 from workflows.pace import Pace
 
-DRAIN_SECONDS = 30.0
+DRAIN_SECONDS = 10.0
 """Beside the heartbeat timeout: how long calls that were cancelled are waited for."""
 TURNS_WITHOUT_STORE = 20
 """Turns until sealing is tried again after the artifact store was down."""
