@@ -18,7 +18,6 @@ from turnkeeper.render import (
     result_lines,
     run_card,
     step_line,
-    transcript_markdown,
     transcript_text,
     usage_text,
     waiting_for,
@@ -204,15 +203,6 @@ def test_the_transcript_has_no_control_characters(said: str) -> None:
         [message("\x1b[2J\x9b31m\u202e" + said), result("c", "\x1b]0;x\x07", said)]
     )
     assert not CONTROLS & set(shown)
-
-
-@given(TEXT)
-def test_text_cannot_leave_its_block_in_the_markdown_transcript(said: str) -> None:
-    """Each text stands in a fence that is longer than any row of backticks in it."""
-    shown = transcript_markdown([message("```\n# forged\n" + said)])
-    fence = shown.splitlines()[2].removesuffix("text")
-    assert len(fence) >= 4
-    assert shown.splitlines().count(fence) == 1
 
 
 def test_replies_that_make_no_sense_are_shown_all_the_same() -> None:

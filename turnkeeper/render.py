@@ -204,18 +204,6 @@ def transcript_text(
     return "\n".join(_row(*row, width=max(names, 10)) for row in rows)
 
 
-def transcript_markdown(entries: Sequence[Entry], *, first: int = 1) -> str:
-    """The whole transcript as markdown: a heading for each entry, its text in a fenced block."""
-    parts = []
-    for number, entry in enumerate(entries, start=first):
-        who, text = _told(entry)
-        shown = printable(well_formed(text))
-        ticks = max((len(t) for t in re.findall("`+", shown)), default=0)
-        fence = "`" * max(3, ticks + 1)
-        parts.append(f"### {number}. {_md(who)}\n\n{fence}text\n{shown}\n{fence}")
-    return "\n\n".join(parts) + "\n"
-
-
 def _row(number: str, who: str, text: str, *, width: int) -> str:
     first, *others = printable(well_formed(text)).split("\n")
     head = f"{number:>4}  {one_line(who, 40):<{width}}  {first}"

@@ -112,12 +112,12 @@ class Place:
             raise ConnectionError(f"{error}{self._advice(named)}") from error
 
     def _configured(self) -> str | None:
-        from temporalio.envconfig import ClientConfig
+        from turnkeeper.connection import own_settings
 
         try:
-            return ClientConfig.load_client_connect_config().get("target_host")
-        except Exception as error:
-            raise Complaint(f"Temporal's client settings cannot be read: {error}", USAGE) from error
+            return own_settings().get("target_host")
+        except ValueError as error:
+            raise Complaint(str(error), USAGE) from error
 
     async def _connect(self, address: str | None) -> AgentClient:
         from turnkeeper.artifacts import open_store

@@ -58,7 +58,9 @@ def _print(run_id: str, status: RunStatus, transcript: Transcript, ended: RunRes
         for line in reason:
             say(f"          {line}")
     else:
-        say(f"phase     {status.phase} · turn {status.turn} · waiting for {status.waiting_for}")
+        # Whatever answers a query under this id may say anything.
+        phase, awaited = one_line(status.phase, 64), one_line(status.waiting_for, 500)
+        say(f"phase     {phase} · turn {status.turn} · waiting for {awaited}")
         if status.usage.total:
             say(f"used      {usage_text(status.usage)}")
     if not transcript.entries and isinstance(transcript.start, dict):
