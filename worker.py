@@ -45,7 +45,7 @@ class Settings:
     """How long a run's next step waits for this worker before another may take it."""
     grace_seconds: float | None = None
     """At shutdown, for calls in flight; default the longest tool's timeout, 1 to 10 minutes."""
-    unknown_agent_seconds: float = 30
+    unknown_agent_seconds: float = 8
     """How long other workers are asked for an agent that this one does not have."""
 
 

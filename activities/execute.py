@@ -29,7 +29,7 @@ from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.contract import ExecuteInput, ExecuteOutput, Timing
 from turnkeeper.entries import result
 from turnkeeper.errors import RetryTool, StopRun, ToolFailed
-from turnkeeper.text import clip_json, json_size, one_line
+from turnkeeper.text import clip_json, fits_json, one_line
 from turnkeeper.tools import Tool, ToolContext
 
 _BUGS = (
@@ -166,7 +166,7 @@ class Execute:
             text = self._redactor.known(text_of(value))
         except Unreadable as error:
             return self._unreadable(asked, error, began)
-        if json_size(text) <= asked.result_bytes:
+        if fits_json(text, asked.result_bytes):
             return self._output(asked, "ok", text, began)
         artifact = None
         try:

@@ -29,7 +29,7 @@ from turnkeeper.spec import AgentSpec, Limits
 
 MAX_INLINE_SPEC_BYTES = 256_000
 """A larger spec goes to the artifact store, and the run carries its outline."""
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 8.0
 """How long an agent is looked for: in a rolling deploy the next worker may know it."""
 _SHARES = (1, 2, 4, 8, 15)
 """Of the patience, before each further attempt."""

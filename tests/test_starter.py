@@ -362,9 +362,8 @@ def test_the_prompt_may_come_from_standard_input(dev: Dev) -> None:
     assert done.stdout.startswith("I am a script")
 
 
-@pytest.mark.slow
 def test_an_agent_that_nobody_serves_is_exit_2(dev: Dev) -> None:
-    """After half a minute the reason names those that are served, and one that may be meant."""
+    """After some seconds the reason names those that are served, and one that may be meant."""
     done = dev.starter("run", GREETING, "--agent", "finanse")
     assert done.returncode == 2
     assert "reason: there is no agent 'finanse'" in done.stderr

@@ -330,7 +330,6 @@ class Sealed(_Inner):
 class SealInput(_Inner):
     """What `run.seal` is asked."""
 
-    spec_digest: str
     position: Position
     """Seal everything up to here."""
     sealed: Sealed | None = None

@@ -390,7 +390,7 @@ class AgentRun:
         try:
             sealed: SealOutput = await workflow.execute_activity(
                 contract.SEAL,
-                SealInput(spec_digest=state.spec_digest, position=state.base, sealed=state.sealed),
+                SealInput(position=state.base, sealed=state.sealed),
                 result_type=SealOutput,
                 **options.seal(state),
             )

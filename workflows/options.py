@@ -22,7 +22,7 @@ _TOO_LARGE = "PayloadsTooLarge"
 
 
 def load_agent(agent: str) -> dict[str, Any]:
-    """Quick, and a few times over: a deploy may be under way."""
+    """A few times over: during a deploy the next worker may know the agent."""
     return {
         "start_to_close_timeout": timedelta(seconds=30),
         "retry_policy": RetryPolicy(
