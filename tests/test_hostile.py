@@ -28,7 +28,7 @@ from activities.redact import Redactor
 from tests.rig import Rig, open_rig
 from turnkeeper import Limits, RetryTool, RunResult, StopRun, Tool, ToolContext, ToolFailed, tool
 from turnkeeper.client import AgentRunHandle
-from turnkeeper.spec import OUTCOMES
+from turnkeeper.outcomes import OUTCOMES
 from turnkeeper.testing import (
     NO_ID,
     Exchange,

@@ -34,7 +34,8 @@ from turnkeeper.contract import (
     RunStatus,
 )
 from turnkeeper.history import Transcript
-from turnkeeper.spec import OUTCOMES, Limits
+from turnkeeper.outcomes import OUTCOMES
+from turnkeeper.spec import Limits
 from turnkeeper.state import Phase
 from turnkeeper.text import one_line
 

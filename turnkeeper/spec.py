@@ -13,28 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validat
 Effect = Literal["read", "idempotent", "once"]
 """What a tool's author states about repeating it; see `turnkeeper.tools.tool`."""
 
-OUTCOMES = (
-    "completed",
-    "turn_limit",
-    "token_limit",
-    "cost_limit",
-    "time_limit",
-    "error_limit",
-    "repetition",
-    "refused",
-    "truncated",
-    "stopped",
-    "cancelled",
-    "invalid_request",
-    "unknown_agent",
-    "model_rejected",
-    "model_unavailable",
-    "context_overflow",
-    "outcome_unknown",
-    "state_lost",
-)
-"""Every way a run can end: a closed set."""
-
 MAX_CALLS_PER_REPLY = 32
 """Calls of one reply that are run; the others are answered with an error."""
 MAX_ARGUMENTS_BYTES = 256_000

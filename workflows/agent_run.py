@@ -34,6 +34,7 @@ from turnkeeper.contract import (
     read_public,
 )
 from turnkeeper.entries import arguments_digest, message
+from turnkeeper.outcomes import OUTCOMES
 from turnkeeper.parse import Decision, Parsed, parse
 from turnkeeper.render import waiting_for
 from turnkeeper.spec import ToolSpec
@@ -429,7 +430,7 @@ class AgentRun:
 
     def _result(self) -> RunResult:
         result = boundary.result_of(self.state)
-        if result.outcome in boundary.COMPLETED:
+        if OUTCOMES[result.outcome].closes == "completed":
             return result
         raise ApplicationError(
             result.reason or result.outcome, result, type=result.outcome, non_retryable=True

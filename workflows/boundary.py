@@ -20,19 +20,6 @@ from turnkeeper.state import RunState, key_base
 from turnkeeper.text import clip, one_line
 
 ANSWER_BYTES = 64_000
-COMPLETED = (
-    "completed",
-    "turn_limit",
-    "token_limit",
-    "cost_limit",
-    "time_limit",
-    "error_limit",
-    "repetition",
-    "refused",
-    "truncated",
-    "stopped",
-)
-"""Outcomes that close the workflow as Completed; the others close it as Failed."""
 
 
 class Refused(Exception):

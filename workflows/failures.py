@@ -15,6 +15,7 @@ from temporalio.exceptions import (
 )
 
 from turnkeeper.contract import Usage
+from turnkeeper.outcomes import OUTCOMES
 from turnkeeper.spec import ToolSpec
 
 THINKING = "thinking_mismatch"
@@ -23,14 +24,6 @@ STORE = "store_unavailable"
 """The type of a failure to read or write what was said, which may succeed later."""
 NOT_HERE = "ToolNotHere"
 """The type of a call's failure while no worker has the tool."""
-_ENDS = (
-    "model_rejected",
-    "context_overflow",
-    "state_lost",
-    "unknown_agent",
-    "invalid_request",
-    "model_unavailable",
-)
 NOTHING_HAPPENED = "RetryTool"
 """The type of a call's failure that is sure to have changed nothing."""
 
@@ -68,7 +61,7 @@ def end_of(error: ActivityError, otherwise: str) -> End:
     if isinstance(cause, ApplicationError) and cause.type == STORE:
         return End("state_lost", cause.message)
     if isinstance(cause, ApplicationError):
-        return End(cause.type if cause.type in _ENDS else otherwise, cause.message)
+        return End(cause.type if cause.type in OUTCOMES else otherwise, cause.message)
     return End(otherwise, _why(cause))
 
 

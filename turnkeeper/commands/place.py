@@ -12,17 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turnkeeper.commands.terminal import quiet_sdk
+from turnkeeper.outcomes import OUTCOMES
 
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient
 
-_LIMITS = ("turn_limit", "token_limit", "cost_limit", "time_limit", "error_limit", "repetition")
-_EXITS = {
-    "completed": 0,
-    **dict.fromkeys((*_LIMITS, "refused", "truncated", "stopped"), 3),
-    "cancelled": 4,
-    **dict.fromkeys(("invalid_request", "unknown_agent"), 2),
-}
 FAILED = 1
 USAGE = 2
 
@@ -37,7 +31,8 @@ class Complaint(Exception):
 
 def exit_code(outcome: str) -> int:
     """The exit code that stands for an outcome."""
-    return _EXITS.get(outcome, FAILED)
+    known = OUTCOMES.get(outcome)
+    return known.exit if known else FAILED
 
 
 @dataclass(frozen=True)
