@@ -122,7 +122,7 @@ async def test_a_run_ends_while_its_agent_is_loaded(
         await never.wait()
         return []
 
-    monkeypatch.setattr("activities.load_agent.registered_attributes", hang)
+    monkeypatch.setattr("activities.load_agent._listed", hang)
     async with rig([text("Never.")], settings=FAST) as r:
         run = await r.start()
         async with asyncio.timeout(10):

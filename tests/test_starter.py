@@ -32,7 +32,7 @@ QUESTION = "What was the revenue in 2024?"
 ANSWER = "Revenue in 2024 was $376.3M, by that year's report."
 GREETING = "Hello?"
 """Costs one generation and no tool."""
-_SEARCH_SECONDS = "5"
+_SEARCH_SECONDS = "8"
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -401,7 +401,7 @@ def test_a_repeated_id_follows_the_run_that_exists(dev: Dev) -> None:
 def test_ctrl_c_leaves_the_run_running(dev: Dev, interrupted: dict[str, Interrupted]) -> None:
     """The person is told how to come back; coming back shows the whole run and its answer."""
     asked = interrupted["left"].command
-    _, rest = asked.communicate(timeout=10)
+    _, rest = asked.communicate(timeout=40)
     assert asked.returncode == 130
     assert "The run goes on without you" in rest
     assert "show left --follow" in rest
@@ -441,7 +441,7 @@ def test_who_waits_learns_that_no_worker_is_there(dev: Dev) -> None:
     line = read_until(asked, "WAITING").splitlines()[-1]
     assert "no worker takes the next step from task queue empty" in line
     asked.send_signal(signal.SIGINT)
-    asked.communicate(timeout=10)
+    asked.communicate(timeout=40)
     assert stopping.communicate(timeout=30)[0].startswith("no worker answers: run w stops")
 
 
@@ -623,7 +623,7 @@ def test_dev_serves_the_agents_of_the_folder_it_is_called_in(tmp_path: Path) -> 
         )
         read_until(reading, "EXECUTE")
         reading.send_signal(signal.SIGINT)
-        reading.communicate(timeout=10)
+        reading.communicate(timeout=40)
         began = time.monotonic()
         serving.send_signal(signal.SIGINT)
         assert "10 s to end. Ctrl-C again ends at once." in read_until(serving, "Stopping")

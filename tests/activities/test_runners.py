@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ from turnkeeper import RetryTool, StopRun, ToolContext, ToolFailed
 from turnkeeper.tools import Tool
 
 ROOT = Path(__file__).resolve().parents[2]
+_BYSTANDERS: dict[int, str] = {}
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 
 
@@ -78,8 +80,16 @@ async def cancelled(work: asyncio.Task[Any]) -> float:
     return time.monotonic() - asked
 
 
+@pytest.fixture(autouse=True, scope="module")
+def bystanders() -> Iterator[None]:
+    """The session's own servers are no process of a tool."""
+    _BYSTANDERS.update(processes())
+    yield
+    _BYSTANDERS.clear()
+
+
 def processes() -> dict[int, str]:
-    """Processes below this one by id, with their state."""
+    """Processes of tools by id, with their state: those below this one that began since."""
     parents: dict[int, tuple[int, str]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -89,7 +99,8 @@ def processes() -> dict[int, str]:
     while len(found) != grown:
         grown = len(found)
         found |= {p for p, (parent, _) in parents.items() if parent in found}
-    return {p: parents[p][1] for p in found - {os.getpid()} if p in parents}
+    begun = found - {os.getpid()} - _BYSTANDERS.keys()
+    return {p: parents[p][1] for p in begun if p in parents}
 
 
 def descriptors() -> int:
@@ -125,9 +136,9 @@ async def test_a_result_comes_back_as_the_text_for_the_model(runners: Runners) -
 
 
 async def test_a_large_result_crosses_whole_and_a_huge_one_is_named(runners: Runners) -> None:
-    """25 MB come back; past 100 MB the caller learns that the tool ran, and how much it was."""
+    """25 MB come back; past 64 MB the caller learns that the tool ran, and how much it was."""
     assert len(await run(runners, tools.returns, kind="large")) == 25_000_000
-    with pytest.raises(Unreadable, match="100000001 bytes of text"):
+    with pytest.raises(Unreadable, match="100000001 characters of text"):
         await run(runners, tools.returns, kind="too large")
 
 

@@ -71,8 +71,13 @@ def dial(proxy: FaultProxy, timeout: float = 5) -> socket.socket:
 def said(connection: socket.socket, data: bytes) -> bytes:
     """Send something, and hear it back in full, or as much as comes."""
     connection.sendall(data)
+    return hears(connection, len(data))
+
+
+def hears(connection: socket.socket, size: int) -> bytes:
+    """The next `size` bytes, or as much as comes."""
     heard = b""
-    while len(heard) < len(data) and (piece := connection.recv(1 << 16)):
+    while len(heard) < size and (piece := connection.recv(size - len(heard))):
         heard += piece
     return heard
 
