@@ -158,15 +158,15 @@ async def _serve(options: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    # The SDK takes a second to import: the first generation should not wait for it.
-    warm = asyncio.create_task(asyncio.to_thread(importlib.import_module, "anthropic"))
+    # Before the first run is taken: the SDK takes seconds to import on a busy machine, and the loop
+    # that heartbeats would starve meanwhile.
+    importlib.import_module("anthropic")
     async with worker:
         log.info("worker takes work", task_queue=worker.task_queue, pid=os.getpid())
         if options.ready_file:
             _write(options.ready_file, "\n".join([str(os.getpid()), *served, ""]))
         await stopped.wait()
         log.info("worker stops", note="calls in flight are finished first")
-    await warm
     log.info("worker stopped")
     return 0
 
