@@ -25,7 +25,7 @@ def test_every_outcome_has_an_error_that_carries_it(outcome: str) -> None:
 
 @pytest.mark.parametrize("outcome", sorted(set(OUTCOMES) - UNBUILT))
 def test_the_readme_has_every_outcome_with_its_exit_code(outcome: str) -> None:
-    """A stranger finds each outcome in one table."""
+    """A reader finds each outcome in one table."""
     [row] = [r for r in README.splitlines() if r.startswith("| `") and f"`{outcome}`" in r]
     assert row.rstrip(" |").endswith(str(OUTCOMES[outcome].exit))
     assert OUTCOMES[outcome].closes in row.lower()
