@@ -57,9 +57,11 @@ class _Attempts(BaseModel):
     """What travels in heartbeat details from one attempt to the next."""
 
     begun: int = 0
+    """Times that the body was begun."""
+    aside: int = 0
+    """Attempts that met a worker without the tool: the server counts those, too."""
     unsure: int = 0
-    """Those that may have changed the world: all but the ones that ended with RetryTool."""
-    """Times that the body was begun: the server counts attempts without the tool, too."""
+    """Begun ones that may have changed the world: all but those that ended with RetryTool."""
     details: Any = None
     """The tool's own."""
 
@@ -101,7 +103,7 @@ class Execute:
             # The attempt that was the last one ended without a word.
             limit = activity.info().start_to_close_timeout
             within = f" within {limit.total_seconds():g} s" if limit else ""
-            why = f"it did not finish{within}, or its worker died"
+            why = f"it did not finish{within}, its worker died, or its result could not be sent"
             raise self._final(asked, attempts.begun, why, "tool_failed")
         context = self._context(asked, attempts)
         try:
@@ -221,8 +223,8 @@ class Execute:
         # Retryable, so that the server hands it to another worker: re-scheduled by the workflow,
         # eager execution would bring it back to this one for ever.
         attempt = activity.info().attempt
-        if attempts.begun:
-            activity.heartbeat(attempts)
+        attempts.aside += 1
+        activity.heartbeat(attempts)
         log.warning("tool not here", agent=asked.agent, tool=asked.tool, attempt=attempt)
         raise ApplicationError(
             f"Tool {asked.tool} of agent {asked.agent} is not on this worker.",
@@ -282,7 +284,9 @@ class Execute:
         # Also for `once`: paused or reset by an operator, it would be begun again.
         if stopped or (asked.effect == "once" and not details.cancel_requested):
             # The SDK would report a retryable failure, and a `once` tool would run twice.
-            by = "a shutdown of its worker" if stopped else "an operator"
+            by = "a shutdown of its worker" if stopped else "the server, which gave it up"
+            if details.paused or details.reset:
+                by = "an operator"
             raise ApplicationError(
                 f"Tool {asked.tool} was interrupted by {by}.",
                 type="tool_failed",
@@ -323,7 +327,10 @@ class Execute:
 
 def _earlier_attempts() -> _Attempts:
     details = activity.info().heartbeat_details
-    return _Attempts.model_validate(details[0]) if details else _Attempts()
+    known = _Attempts.model_validate(details[0]) if details else _Attempts()
+    # An attempt that is accounted for nowhere was begun: its worker died, or could not say so.
+    lost = max(0, activity.info().attempt - 1 - known.aside - known.begun)
+    return known.model_copy(update={"begun": known.begun + lost, "unsure": known.unsure + lost})
 
 
 def _backoff(begun: int) -> timedelta:

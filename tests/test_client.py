@@ -30,8 +30,9 @@ from turnkeeper.client import AgentClient, RunSummary
 from turnkeeper.contract import WORKFLOW
 from turnkeeper.follow import Step
 from turnkeeper.spec import HistoryPolicy
-from turnkeeper.testing import ScriptedProvider, call, status, text
+from turnkeeper.testing import Exchange, ScriptedProvider, call, status, text
 from turnkeeper.testing.embedded import EmbeddedServer
+from turnkeeper.testing.provider import Reply
 
 # A tool learns that it is cancelled by its next heartbeat.
 QUICK = {"heartbeat_seconds": 1.0}
@@ -246,7 +247,7 @@ async def test_a_namespace_that_does_not_exist_is_named_with_its_server(client: 
     """And how to use the one that every server has."""
     host = client.service_client.config.target_host
     agents = await AgentClient.connect(host, namespace="nope")
-    told = f"namespace nope is not on {host}; leave --namespace out for default"
+    told = f"namespace nope is not on {host}; it was named by --namespace, "
     with pytest.raises(ConnectionError, match=told):
         await agents.status("any")
 
@@ -335,10 +336,14 @@ async def test_stop_refuses_a_reason_that_is_too_long(unserved: AgentClient) -> 
 
 async def test_runs_are_listed_with_how_they_ended(rig: RigFactory) -> None:
     """Agent, status, outcome, turns and tokens of open and closed runs, by any query."""
-    async with rig([text("Hello."), call("wait_for", {"seconds": 60})], tools=[wait_for]) as r:
+
+    def script(exchange: Exchange) -> Reply:
+        return call("wait_for", {"seconds": 60}) if exchange.prompt == "wait" else text("Hello.")
+
+    async with rig(script, tools=[wait_for]) as r:
         closed = await r.start()
         await closed.result()
-        running = await r.start()
+        running = await r.start("wait")
         await until(lambda: len(r.provider.requests) == 2)
         query = f"TaskQueue = '{r.task_queue}'"
 

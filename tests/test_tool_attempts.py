@@ -103,6 +103,27 @@ async def test_timeouts_are_bounded(rig: RigFactory) -> None:
     assert "2 attempts" in result.answer
 
 
+async def test_attempts_are_bounded_though_no_heartbeat_was_heard(
+    rig: RigFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt that is accounted for nowhere was begun: its worker may have died at once."""
+    begun: list[int] = []
+
+    @tool(effect="idempotent", timeout=0.5, retries=1)
+    async def work(ctx: ToolContext) -> str:
+        """Work for ever."""
+        begun.append(ctx.attempt)
+        await asyncio.sleep(3600)
+        return ""
+
+    async with rig(SCRIPT, tools=[work]) as r:
+        monkeypatch.setattr("temporalio.activity.heartbeat", lambda *_: None)
+        result = await r.run()
+    assert begun == [1, 2]
+    assert result.answer is not None
+    assert "It may or may not have taken effect" in result.answer
+
+
 async def test_a_once_tool_that_times_out_is_not_begun_again(rig: RigFactory) -> None:
     """Begun once; the model reads that the outcome is unknown."""
     begun: list[int] = []

@@ -112,6 +112,9 @@ class FolderStore:
         try:
             data = await asyncio.to_thread(path.read_bytes)
         except FileNotFoundError:
+            if not path.parent.is_dir():
+                # Nothing of the run is here: a folder that is not mounted is no loss yet.
+                raise OSError(f"the artifact folder {self.root} has nothing of this run") from None
             raise StateLost(f"artifact {artifact[:12]} is not in {self.root}") from None
         return await _verified(artifact, data)
 

@@ -60,7 +60,8 @@ def readable(error: RPCError, run: str, client: Client) -> Exception:
     if error.status is RPCStatusCode.NOT_FOUND:
         if "namespace" in error.message.lower():
             return ConnectionError(
-                f"namespace {client.namespace} is not on {host}; leave --namespace out for default"
+                f"namespace {client.namespace} is not on {host}; it was named by --namespace, "
+                "TEMPORAL_NAMESPACE or temporal.toml, and is `default` without them"
             )
         if run:
             return LookupError(

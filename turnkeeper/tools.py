@@ -82,7 +82,8 @@ class ToolContext:
         try:
             return await self._artifact(artifact)
         except StateLost as error:
-            raise ToolFailed(str(error)) from None
+            self.log.warning("artifact not readable: %s", error)
+            raise ToolFailed("This artifact does not exist, or was damaged.") from None
 
     def heartbeat(self, details: Any = None) -> None:
         """Tell that the tool lives and where it stands; the next attempt reads `resume_from`."""
