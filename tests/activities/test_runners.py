@@ -307,7 +307,7 @@ async def test_an_artifact_can_be_read(runners: Runners) -> None:
 
     context = ToolContext(_artifact=read)
     assert await run(runners, tools.reads_artifact, context, artifact="a1") == "content"
-    with pytest.raises(ToolFailed, match="no such artifact"):
+    with pytest.raises(ToolFailed, match="does not exist"):
         await run(runners, tools.reads_artifact, context, artifact="a2")
 
 
