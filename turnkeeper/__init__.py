@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from turnkeeper.client import AgentClient
     from turnkeeper.contract import RunRequest, RunResult, RunStatus
     from turnkeeper.errors import RetryTool, StopRun, ToolFailed
+    from turnkeeper.probe import Landed, NotLanded, Unknown
     from turnkeeper.spec import Limits, ModelSpec
     from turnkeeper.tools import Tool, ToolContext, tool
 
 _HOME = {
     "Agent": "agent",
     "AgentClient": "client",
+    "Landed": "probe",
     "Limits": "spec",
     "ModelSpec": "spec",
+    "NotLanded": "probe",
     "RetryTool": "errors",
     "RunRequest": "contract",
     "RunResult": "contract",
@@ -30,14 +33,17 @@ _HOME = {
     "Tool": "tools",
     "ToolContext": "tools",
     "ToolFailed": "errors",
+    "Unknown": "probe",
     "tool": "tools",
 }
 
 __all__ = [
     "Agent",
     "AgentClient",
+    "Landed",
     "Limits",
     "ModelSpec",
+    "NotLanded",
     "RetryTool",
     "RunRequest",
     "RunResult",
@@ -46,6 +52,7 @@ __all__ = [
     "Tool",
     "ToolContext",
     "ToolFailed",
+    "Unknown",
     "tool",
 ]
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from turnkeeper.contract import problem_text
 from turnkeeper.errors import DefinitionError
-from turnkeeper.spec import AgentSpec, HistoryPolicy, Limits, ModelSpec
+from turnkeeper.spec import AgentSpec, HistoryPolicy, Limits, ModelSpec, OnUnknown
 from turnkeeper.tools import Tool
 
 AGENT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
@@ -30,6 +30,8 @@ class Agent:
         max_output_tokens: length of a reply before it is asked for again with more.
         model_options: passed to the provider, e.g. `{"thinking": {"type": "adaptive"}}`.
         on_invalid_call: `tell` the model about an unknown tool or invalid arguments, or `stop`.
+        on_unknown: a call may or may not have taken effect: `tell` the model, `wait` until a person
+            resolves it (`starter.py unknown`), or `stop` the run with `outcome_unknown`.
         history: when to continue as new; for tests and unusual histories.
 
     Raises:
@@ -47,6 +49,7 @@ class Agent:
         max_output_tokens: int | None = None,
         model_options: Mapping[str, Any] | None = None,
         on_invalid_call: Literal["tell", "stop"] = "tell",
+        on_unknown: OnUnknown = "tell",
         history: HistoryPolicy | None = None,
     ) -> None:
         if not AGENT_NAME.fullmatch(name):
@@ -66,6 +69,7 @@ class Agent:
                 tools=tuple(t.spec for t in self.tools.values()),
                 limits=limits or Limits(),
                 on_invalid_call=on_invalid_call,
+                on_unknown=on_unknown,
                 history=history or HistoryPolicy(),
             )
         except ValidationError as error:

@@ -10,8 +10,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
-Effect = Literal["read", "idempotent", "once"]
+Effect = Literal["read", "idempotent", "reconcilable", "once"]
 """What a tool's author states about repeating it; see `turnkeeper.tools.tool`."""
+
+OnUnknown = Literal["tell", "wait", "stop"]
+"""What becomes of a call whose outcome is unknown; see `AgentSpec.on_unknown`."""
 
 MAX_CALLS_PER_REPLY = 32
 """Calls of one reply that are run; the others are answered with an error."""
@@ -88,6 +91,10 @@ class ToolSpec(Strict):
     """Seconds for one attempt."""
     retries: int = 0
     """Attempts after the first."""
+    heartbeat: float | None = None
+    """Seconds that the tool may go without a heartbeat of its own; None: the worker's are enough."""
+    key_ttl: float | None = None
+    """Seconds that the target remembers a key; None: longer than any retry takes."""
 
     @property
     def attempts(self) -> int:
@@ -130,6 +137,9 @@ class AgentSpec(Strict):
     limits: Limits = Limits()
     on_invalid_call: Literal["tell", "stop"] = "tell"
     """An unknown tool or invalid arguments: tell the model, or end the run."""
+    on_unknown: OnUnknown | None = None
+    """A call that may or may not have taken effect: tell the model, wait until a person resolves
+    it, or end the run with `outcome_unknown`. None is a spec of before this was published: told."""
     history: HistoryPolicy = HistoryPolicy()
     artifact: str | None = None
     """Where the whole spec lies when it is too large for history; then instructions, descriptions

@@ -24,6 +24,7 @@ from pydantic_core import to_json, to_jsonable_python
 
 from turnkeeper.entries import arguments_digest
 from turnkeeper.errors import DefinitionError, StateLost, ToolFailed
+from turnkeeper.probe import Probe
 from turnkeeper.spec import Effect, ToolSpec
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -101,9 +102,13 @@ class Tool:
         effect: Effect | None,
         timeout: float,
         retries: int,
+        heartbeat: float | None,
+        probe: Probe | None,
+        key_ttl: float | None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
+        self.probe = probe
         self.is_async = inspect.iscoroutinefunction(function)
         self.declared = effect is not None
         """Whether the author stated an effect; one who did not gets a single attempt."""
@@ -115,6 +120,8 @@ class Tool:
             effect=effect or "once",
             timeout=timeout,
             retries=retries,
+            heartbeat=heartbeat,
+            key_ttl=key_ttl,
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -159,6 +166,9 @@ def tool(
     timeout: float = 60,
     retries: int | None = None,
     name: str | None = None,
+    heartbeat: float | None = None,
+    probe: Probe | None = None,
+    key_ttl: float | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -170,16 +180,26 @@ def tool(
     timeout: float = 60,
     retries: int | None = None,
     name: str | None = None,
+    heartbeat: float | None = None,
+    probe: Probe | None = None,
+    key_ttl: float | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Declare a tool.
 
     Args:
-        effect: `read` (nothing changes), `idempotent` (the target honours `ctx.idempotency_key`) or
-            `once` (one attempt, the default).
+        effect: `read` (nothing changes), `idempotent` (the target honours `ctx.idempotency_key`),
+            `reconcilable` (the target can be asked by `probe`) or `once` (one attempt, the
+            default).
         timeout: seconds for one attempt, up to a day.
-        retries: attempts after the first, up to 20; default 2 for `read` and `idempotent`, 0 for
-            `once`, where only `RetryTool` is ever retried.
+        retries: attempts after the first, up to 20; default 0 for `once`, where only `RetryTool`
+            is ever retried, and 2 for the others.
         name: what the model calls it; default the function's name.
+        heartbeat: seconds after which a call that did not `ctx.heartbeat()` counts as hung, and is
+            stopped; by default only the timeout ends one.
+        probe: of a `reconcilable` tool, see `turnkeeper.probe`: asked before any second attempt and
+            after a last failure.
+        key_ttl: of an `idempotent` or `reconcilable` tool: seconds that the target remembers a key,
+            more than `timeout`. A retry that might come later is not made; its outcome is unknown.
 
     Raises:
         DefinitionError: a parameter without a type, a name no provider accepts, a wrong option.
@@ -192,18 +212,64 @@ def tool(
             raise DefinitionError(
                 f"{where}: tool name {called!r}: use 1 to 64 letters, digits, _ and -"
             )
-        if effect is not None and effect not in _EFFECTS:
-            raise DefinitionError(
-                f"{where}: tool {called!r}: effect {effect!r} is none of {', '.join(_EFFECTS)}"
-            )
-        if not 0 < timeout <= 86_400:
-            raise DefinitionError(f"{where}: tool {called!r}: timeout is 0 to 86400 seconds")
-        again = retries if retries is not None else (2 if effect in ("read", "idempotent") else 0)
-        if not 0 <= again <= 20:
-            raise DefinitionError(f"{where}: tool {called!r}: retries is 0 to 20")
-        return Tool(fn, name=called, effect=effect, timeout=timeout, retries=again)
+        again = retries if retries is not None else (0 if effect in ("once", None) else 2)
+        if problem := (
+            _wrong_effect(effect, probe)
+            or _wrong_bound(timeout, again, heartbeat)
+            or _wrong_ttl(key_ttl, effect, timeout)
+        ):
+            raise DefinitionError(f"{where}: tool {called!r}: {problem}")
+        return Tool(
+            fn,
+            name=called,
+            effect=effect,
+            timeout=timeout,
+            retries=again,
+            heartbeat=heartbeat,
+            probe=probe,
+            key_ttl=key_ttl,
+        )
 
     return declare if function is None else declare(function)
+
+
+def _wrong_effect(effect: Effect | None, probe: Probe | None) -> str | None:
+    if effect is not None and effect not in _EFFECTS:
+        return f"effect {effect!r} is none of {', '.join(_EFFECTS)}"
+    if effect == "reconcilable" and probe is None:
+        return (
+            "a reconcilable tool needs probe=..., a function (ctx, args) that says whether the "
+            "effect happened; without one the effect is 'once'"
+        )
+    if effect != "reconcilable" and probe is not None:
+        return "only a tool with effect='reconcilable' has a probe"
+    if probe is None:
+        return None
+    try:
+        inspect.signature(probe).bind(None, None)
+    except (TypeError, ValueError):
+        return "its probe is called with (ctx, args), by position"
+    return None
+
+
+def _wrong_bound(timeout: float, retries: int, heartbeat: float | None) -> str | None:
+    if not 0 < timeout <= 86_400:
+        return "timeout is 0 to 86400 seconds"
+    if not 0 <= retries <= 20:
+        return "retries is 0 to 20"
+    if heartbeat is not None and not 0 < heartbeat <= timeout:
+        return "heartbeat is seconds, more than 0 and at most the timeout"
+    return None
+
+
+def _wrong_ttl(key_ttl: float | None, effect: Effect | None, timeout: float) -> str | None:
+    if key_ttl is None:
+        return None
+    if effect not in ("idempotent", "reconcilable"):
+        return "key_ttl is for idempotent and reconcilable tools: others send no key"
+    if not timeout < key_ttl:
+        return f"key_ttl is seconds, more than the timeout of {timeout:g}"
+    return None
 
 
 class _Schema(GenerateJsonSchema):
