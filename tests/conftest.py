@@ -21,6 +21,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests import archive
 from tests.rig import RigFactory, open_rig
+from tests.workers import SiteFactory, open_site
 from turnkeeper.client import AgentClient
 from turnkeeper.converter import data_converter
 from turnkeeper.testing.embedded import EmbeddedServer, dev_server_arguments, find_temporal
@@ -120,6 +121,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def rig(client: Client, tmp_path: Path) -> RigFactory:
     """Opens rigs on the session's server."""
     return functools.partial(open_rig, client, tmp_path)
+
+
+@pytest.fixture
+def site(client: Client, server: EmbeddedServer, tmp_path: Path) -> SiteFactory:
+    """Opens sites, with worker processes, on the session's server."""
+    return functools.partial(open_site, client, server.address, tmp_path)
 
 
 @pytest.fixture(scope="session")

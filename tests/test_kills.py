@@ -3,124 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-import functools
-import json
-import os
-import signal
-import sys
-import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio.client import Client
 
-from tests.conftest import ROOT
 from tests.crash.agents import agent
 from tests.rig import RigFactory, until
-from turnkeeper.artifacts import FolderStore
-from turnkeeper.client import AgentClient, AgentRunHandle
+from tests.workers import CRASHING_WORKER, Site, SiteFactory, open_site
 from turnkeeper.contract import RunResult
-from turnkeeper.testing import Exchange, ScriptedProvider, call, text
+from turnkeeper.testing import Exchange, call, text
 from turnkeeper.testing.embedded import EmbeddedServer
-from turnkeeper.testing.process import ChildProcess
 from turnkeeper.testing.provider import Reply
 
 pytestmark = pytest.mark.crash
-
-WORKER = ("worker.py",)
-CRASHING_WORKER = ("-m", "tests.crash")
-
-
-@dataclasses.dataclass
-class Site:
-    """A run's surroundings: a provider, a task queue, worker processes that come and go."""
-
-    agents: AgentClient
-    provider: ScriptedProvider
-    folder: Path
-    environment: dict[str, str]
-    workers: list[ChildProcess] = dataclasses.field(default_factory=list)
-
-    async def worker(
-        self, *options: str, program: tuple[str, ...] = WORKER, crash_at: str = ""
-    ) -> ChildProcess:
-        """A further worker process, ready."""
-        started = ChildProcess.start(
-            f"worker-{len(self.workers)}",
-            [
-                *(sys.executable, *program, "--agents", "tests.crash.agents"),
-                *("--task-queue", self.agents.task_queue),
-                *("--heartbeat-seconds", "4", "--sticky-seconds", "1", *options),
-            ],
-            folder=self.folder,
-            cwd=ROOT,
-            environment=self.environment | {"CRASH_AT": crash_at},
-        )
-        self.workers.append(started)
-        await asyncio.to_thread(started.wait_ready, 30)
-        return started
-
-    async def kill(self, process: ChildProcess) -> None:
-        """SIGKILL to its whole process group."""
-        os.killpg(process.pid, signal.SIGKILL)
-        assert await asyncio.to_thread(process.wait, 10) == -signal.SIGKILL
-
-    async def start(self, prompt: str = "question") -> AgentRunHandle:
-        """Start a run whose workflow tasks are given up early."""
-        return await self.agents.start("killable", prompt, task_timeout=2)
-
-    def generations(self, prompt: str = "question") -> list[tuple[int | None, str | None]]:
-        """Turn and end of every request of a run that reached the provider."""
-        return [(r.turn, r.outcome) for r in self.provider.requests if r.prompt == prompt]
-
-    def calls(self, event: str, tool: str = "") -> list[dict[str, Any]]:
-        """What the tools left in their log."""
-        log = Path(self.environment["CALL_LOG"])
-        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-        return [x for x in lines if x["event"] == event and tool in ("", x["tool"])]
-
-
-SiteFactory = Callable[..., contextlib.AbstractAsyncContextManager[Site]]
-
-
-@contextlib.asynccontextmanager
-async def open_site(client: Client, address: str, folder: Path, steps: Any) -> AsyncIterator[Site]:
-    """A site whose worker processes end with it."""
-    with ScriptedProvider(steps, log=folder / "provider.jsonl") as provider:
-        made = Site(
-            AgentClient(
-                client,
-                task_queue=f"kill-{uuid.uuid4()}",
-                store=FolderStore(folder / "artifacts"),
-            ),
-            provider,
-            folder,
-            {
-                "PATH": os.environ["PATH"],
-                "ANTHROPIC_API_KEY": "test-key-0123456789",
-                "ANTHROPIC_BASE_URL": provider.url,
-                "TEMPORAL_ADDRESS": address,
-                "TURNKEEPER_ARTIFACTS": str(folder / "artifacts"),
-                "CALL_LOG": str(folder / "calls.jsonl"),
-            },
-        )
-        try:
-            yield made
-        finally:
-            for process in made.workers:
-                if process.status is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait(10)
-
-
-@pytest.fixture
-def site(client: Client, server: EmbeddedServer, tmp_path: Path) -> SiteFactory:
-    """Opens sites on the session's server."""
-    return functools.partial(open_site, client, server.address, tmp_path)
 
 
 def script(tool: str, seconds: float = 0) -> list[Any]:

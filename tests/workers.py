@@ -1,0 +1,127 @@
+"""Real worker processes that come and go, and what surrounds them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client
+
+from turnkeeper.artifacts import FolderStore
+from turnkeeper.client import AgentClient, AgentRunHandle
+from turnkeeper.testing import ScriptedProvider
+from turnkeeper.testing.process import ChildProcess
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKER = ("worker.py",)
+CRASHING_WORKER = ("-m", "tests.crash")
+
+
+@dataclasses.dataclass
+class Site:
+    """A run's surroundings: a provider, a task queue, worker processes that come and go."""
+
+    agents: AgentClient
+    provider: ScriptedProvider
+    folder: Path
+    environment: dict[str, str]
+    module: str
+    """Of the agents that the workers serve."""
+    workers: list[ChildProcess] = dataclasses.field(default_factory=list)
+
+    async def worker(
+        self, *options: str, program: tuple[str, ...] = WORKER, crash_at: str = ""
+    ) -> ChildProcess:
+        """A further worker process, ready."""
+        started = ChildProcess.start(
+            f"worker-{len(self.workers)}",
+            [
+                *(sys.executable, *program, "--agents", self.module),
+                *("--task-queue", self.agents.task_queue),
+                *("--heartbeat-seconds", "4", "--sticky-seconds", "1", *options),
+            ],
+            folder=self.folder,
+            cwd=ROOT,
+            environment=self.environment | {"CRASH_AT": crash_at},
+        )
+        self.workers.append(started)
+        await asyncio.to_thread(started.wait_ready, 30)
+        return started
+
+    async def kill(self, process: ChildProcess) -> None:
+        """SIGKILL to its whole process group."""
+        os.killpg(process.pid, signal.SIGKILL)
+        assert await asyncio.to_thread(process.wait, 10) == -signal.SIGKILL
+
+    async def start(
+        self, prompt: str = "question", *, agent: str = "killable", **request: Any
+    ) -> AgentRunHandle:
+        """Start a run whose workflow tasks are given up early."""
+        return await self.agents.start(agent, prompt, task_timeout=2, **request)
+
+    def generations(self, prompt: str = "question") -> list[tuple[int | None, str | None]]:
+        """Turn and end of every request of a run that reached the provider."""
+        return [(r.turn, r.outcome) for r in self.provider.requests if r.prompt == prompt]
+
+    def calls(self, event: str, tool: str = "") -> list[dict[str, Any]]:
+        """What the tools left in their log."""
+        log = Path(self.environment["CALL_LOG"])
+        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        return [x for x in lines if x["event"] == event and tool in ("", x["tool"])]
+
+    def logged(self, process: ChildProcess) -> list[dict[str, Any]]:
+        """The lines of a worker's log."""
+        assert process.log is not None
+        return [json.loads(x) for x in process.log.read_text().splitlines() if x.startswith("{")]
+
+
+SiteFactory = Callable[..., contextlib.AbstractAsyncContextManager[Site]]
+
+
+@contextlib.asynccontextmanager
+async def open_site(
+    client: Client,
+    address: str,
+    folder: Path,
+    steps: Any,
+    *,
+    module: str = "tests.crash.agents",
+    environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[Site]:
+    """A site whose worker processes end with it."""
+    with ScriptedProvider(steps, log=folder / "provider.jsonl") as provider:
+        made = Site(
+            AgentClient(
+                client,
+                task_queue=f"kill-{uuid.uuid4()}",
+                store=FolderStore(folder / "artifacts"),
+            ),
+            provider,
+            folder,
+            {
+                "PATH": os.environ["PATH"],
+                "ANTHROPIC_API_KEY": "test-key-0123456789",
+                "ANTHROPIC_BASE_URL": provider.url,
+                "TEMPORAL_ADDRESS": address,
+                "TURNKEEPER_ARTIFACTS": str(folder / "artifacts"),
+                "CALL_LOG": str(folder / "calls.jsonl"),
+                **(environment or {}),
+            },
+            module,
+        )
+        try:
+            yield made
+        finally:
+            for process in made.workers:
+                if process.status is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait(10)
