@@ -8,18 +8,19 @@ import functools
 import math
 import threading
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, NoReturn
 
 import structlog
-from pydantic import BaseModel
 from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from activities.attempts import VAIN_PROBES, Attempts, backoff, earlier_attempts
+from activities.foreign import in_thread, said, trace
+from activities.probing import ask
 from activities.pulse import pulse, queue_ms
 from activities.redact import Redactor
 from activities.registry import Registry
@@ -29,6 +30,7 @@ from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.contract import ExecuteInput, ExecuteOutput, Timing
 from turnkeeper.entries import result
 from turnkeeper.errors import RetryTool, StopRun, ToolFailed
+from turnkeeper.probe import Answer, Landed, Unknown
 from turnkeeper.text import clip_json, fits_json, one_line
 from turnkeeper.tools import Tool, ToolContext
 
@@ -44,26 +46,10 @@ _BUGS = (
 """The same attempt would fail again."""
 MAX_DELAY_SECONDS = 3_600
 """The longest wait that a tool's RetryTool gets."""
-# Far more than is shown: a secret at the cut would not be recognised.
-_MAX_SAID = 64_000
-
 NOTHING_HAPPENED = "RetryTool"
 """The type of a failure that is sure to have changed nothing; the loop knows it, too."""
 
 log = structlog.get_logger("turnkeeper.execute")
-
-
-class _Attempts(BaseModel):
-    """What travels in heartbeat details from one attempt to the next."""
-
-    begun: int = 0
-    """Times that the body was begun."""
-    aside: int = 0
-    """Attempts that met a worker without the tool: the server counts those, too."""
-    unsure: int = 0
-    """Begun ones that may have changed the world: all but those that ended with RetryTool."""
-    details: Any = None
-    """The tool's own."""
 
 
 class Execute:
@@ -96,28 +82,32 @@ class Execute:
             args[0].payload, ExecuteInput
         )
         tool = self._registry.tool(asked.agent, asked.tool)
-        attempts = _earlier_attempts()
+        attempts = earlier_attempts()
         if tool is None:
             self._not_here(asked, attempts)
-        if attempts.begun >= asked.attempts:
-            # The attempt that was the last one ended without a word.
-            limit = activity.info().start_to_close_timeout
-            within = f" within {limit.total_seconds():g} s" if limit else ""
-            why = f"it did not finish{within}, its worker died, or its result could not be sent"
-            raise self._final(asked, attempts.begun, why, "tool_failed")
         context = self._context(asked, attempts)
         try:
             arguments = tool.bind(asked.arguments, context)
         except ValueError as error:
+            if attempts.unsure:
+                # Redeployed with other parameters since it was begun.
+                attempts.why = str(error)
+                raise self._final(asked, attempts) from None
             return self._output(asked, "invalid", str(error), began)
         except BaseException as error:  # noqa: BLE001  an author's validator may raise anything
-            why = f"{type(error).__name__}: {_said(error)}"
-            raise self._final(asked, 1, why, NOTHING_HAPPENED, _trace(error)) from None
-        attempts.begun += 1
-        attempts.unsure += 1
-        context.attempt = attempts.begun
-        activity.heartbeat(attempts)
+            attempts.why = f"{type(error).__name__}: {said(error)}"
+            shown = self._redactor.error(trace(error))[-4000:]
+            raise self._final(asked, attempts, shown) from None
         async with pulse(lambda: attempts):
+            if asked.effect == "reconcilable" and (attempts.unsure or asked.repeated):
+                answer = await ask(tool, context, arguments, self._threads)
+                if isinstance(answer, Landed):
+                    log.info("landed before", tool=asked.tool, turn=asked.turn, key=asked.key)
+                    return await self._returned(asked, answer.receipt, began)
+                self._not_landed(asked, attempts, answer)
+            self._refuse_spent(asked, attempts)
+            attempts.begin()
+            context.attempt = attempts.begun
             body = functools.partial(self._call, tool, arguments, context)
             return await self._body(body, asked, attempts, began)
 
@@ -125,7 +115,7 @@ class Execute:
         self,
         body: Callable[[], Awaitable[Any]],
         asked: ExecuteInput,
-        attempts: _Attempts,
+        attempts: Attempts,
         began: float,
     ) -> ExecuteOutput:
         try:
@@ -134,19 +124,19 @@ class Execute:
             if activity.cancellation_details() is None:
                 # The tool's own, or a heartbeat that could not be sent: nobody asked for it, and
                 # the SDK would have it tried again.
-                raise self._raised(asked, attempts.begun, error) from None
+                raise self._raised(asked, attempts, error) from None
             self._cancelled(asked, attempts)
         except ToolFailed as error:
-            return self._output(asked, "error", _said(error) or "The tool failed.", began)
+            return self._output(asked, "error", said(error) or "The tool failed.", began)
         except StopRun as error:
-            reason = one_line(self._redactor.error(_said(error)), 1_000)
+            reason = one_line(self._redactor.error(said(error)), 1_000)
             return self._output(asked, "stop", f"The run ends: {reason}", began, reason=reason)
         except RetryTool as error:
             raise self._again(asked, attempts, error) from None
         except Unreadable as error:
             return self._unreadable(asked, error, began)
         except BaseException as error:  # noqa: BLE001  a tool may raise anything, SystemExit too
-            raise self._raised(asked, attempts.begun, error) from None
+            raise self._raised(asked, attempts, error) from None
         return await self._returned(asked, value, began)
 
     async def _call(self, tool: Tool, arguments: dict[str, Any], context: ToolContext) -> Any:
@@ -154,14 +144,7 @@ class Execute:
             return await tool.function(**arguments)
         if in_process(tool):
             return await self._runners.call(tool, arguments, context)
-        run = contextvars.copy_context().run
-        work = asyncio.get_running_loop().run_in_executor(
-            self._threads, run, _caught, lambda: tool.function(**arguments)
-        )
-        value, error = await work
-        if error is not None:
-            raise error
-        return value
+        return await in_thread(self._threads, lambda: tool.function(**arguments))
 
     async def _returned(self, asked: ExecuteInput, value: Any, began: float) -> ExecuteOutput:
         try:
@@ -219,7 +202,7 @@ class Execute:
 
     # --- failures -------------------------------------------------------------------------------
 
-    def _not_here(self, asked: ExecuteInput, attempts: _Attempts) -> NoReturn:
+    def _not_here(self, asked: ExecuteInput, attempts: Attempts) -> NoReturn:
         # Retryable, so that the server hands it to another worker: re-scheduled by the workflow,
         # eager execution would bring it back to this one for ever.
         attempt = activity.info().attempt
@@ -233,51 +216,91 @@ class Execute:
             next_retry_delay=timedelta(seconds=min(0.2 * 1.5 ** (attempt - 1), 30)),
         )
 
-    def _again(
-        self, asked: ExecuteInput, attempts: _Attempts, error: RetryTool
-    ) -> ApplicationError:
-        attempts.unsure -= 1
+    def _not_landed(self, asked: ExecuteInput, attempts: Attempts, answer: Answer) -> None:
+        """Return if the body may be begun as if it never had been."""
+        if isinstance(answer, Unknown):
+            raise self._vain(asked, attempts, answer)
+        # A target that may have forgotten the key cannot tell.
+        if not attempts.is_late(asked.key_ttl):
+            attempts.unsure = 0
+
+    def _vain(self, asked: ExecuteInput, attempts: Attempts, answer: Unknown) -> ApplicationError:
+        attempts.vain += 1
         activity.heartbeat(attempts)
-        begun, why = attempts.begun, _said(error) or "it asked to be tried again"
-        if begun >= asked.attempts:
-            return self._final(
-                asked, begun, why, "tool_failed" if attempts.unsure else NOTHING_HAPPENED
+        why = one_line(self._redactor.error(answer.why), 1_000)
+        log.warning("probe without an answer", tool=asked.tool, key=asked.key, why=why)
+        if attempts.vain >= VAIN_PROBES:
+            attempts.unsure = max(attempts.unsure, 1)
+            attempts.why = attempts.why or "it could not be found out whether it had happened"
+            return self._final(asked, attempts)
+        return ApplicationError(
+            f"Whether {asked.tool} has taken effect is not known yet.",
+            type="tool_failed",
+            next_retry_delay=backoff(attempts.vain + 1),
+        )
+
+    def _refuse_spent(self, asked: ExecuteInput, attempts: Attempts) -> None:
+        if attempts.over or attempts.begun >= asked.attempts:
+            # The attempt that was the last one ended without a word, or a probe came after it.
+            limit = activity.info().start_to_close_timeout
+            within = f" within {limit.total_seconds():g} s" if limit else ""
+            attempts.why = attempts.why or (
+                f"it did not finish{within}, its worker died, or its result could not be sent"
             )
+            raise self._final(asked, attempts)
+        if attempts.unsure and attempts.is_late(asked.key_ttl):
+            attempts.why = "it is too late to try again under the same key"
+            raise self._final(asked, attempts)
+
+    def _again(self, asked: ExecuteInput, attempts: Attempts, error: RetryTool) -> ApplicationError:
+        attempts.unsure -= 1
+        attempts.why = said(error) or "it asked to be tried again"
+        activity.heartbeat(attempts)
+        begun = attempts.begun
+        if begun >= asked.attempts:
+            return self._final(asked, attempts)
         log.info("tool asks for another attempt", tool=asked.tool, key=asked.key, attempt=begun)
         delay = _delay(error.delay)
         return ApplicationError(
-            one_line(self._redactor.error(why), 1_000),
+            one_line(self._redactor.error(attempts.why), 1_000),
             type=NOTHING_HAPPENED,
-            next_retry_delay=_backoff(begun) if delay is None else delay,
+            next_retry_delay=backoff(begun) if delay is None else delay,
         )
 
-    def _raised(self, asked: ExecuteInput, begun: int, error: BaseException) -> ApplicationError:
-        trace = self._redactor.error(_trace(error))
-        log.error("tool raised", tool=asked.tool, key=asked.key, attempt=begun, error=trace[-4000:])
-        why = f"{type(error).__name__}: {_said(error)}"
-        if asked.effect == "once" or begun >= asked.attempts or isinstance(error, _BUGS):
-            return self._final(asked, begun, why, "tool_failed", trace)
-        return ApplicationError(
-            one_line(self._redactor.error(why), 1_000),
-            trace[-4000:],
-            type="tool_failed",
-            next_retry_delay=_backoff(begun),
-        )
-
-    def _final(
-        self, asked: ExecuteInput, begun: int, why: str, kind: str, trace: str = ""
+    def _raised(
+        self, asked: ExecuteInput, attempts: Attempts, error: BaseException
     ) -> ApplicationError:
-        tries = "1 attempt" if begun == 1 else f"{begun} attempts"
-        told = one_line(self._redactor.error(why), 1_000)
-        details = self._redactor.error(trace)[-4000:]
+        begun, shown = attempts.begun, self._redactor.error(trace(error))[-4000:]
+        log.error("tool raised", tool=asked.tool, key=asked.key, attempt=begun, error=shown)
+        attempts.why = f"{type(error).__name__}: {said(error)}"
+        hopeless = isinstance(error, _BUGS)
+        if asked.effect == "reconcilable":
+            # Also after the last attempt: the next one asks the probe before anything else.
+            attempts.over = hopeless
+            attempts.why = one_line(self._redactor.error(attempts.why), 1_000)
+            activity.heartbeat(attempts)
+        elif asked.effect == "once" or begun >= asked.attempts or hopeless:
+            return self._final(asked, attempts, shown)
         return ApplicationError(
-            f"Tool {asked.tool} failed after {tries}: {told}",
-            *([details] if details else []),
-            type=kind,
+            one_line(self._redactor.error(attempts.why), 1_000),
+            shown,
+            type="tool_failed",
+            next_retry_delay=backoff(begun),
+        )
+
+    def _final(self, asked: ExecuteInput, attempts: Attempts, shown: str = "") -> ApplicationError:
+        tries = "1 attempt" if attempts.begun <= 1 else f"{attempts.begun} attempts"
+        told = one_line(self._redactor.error(attempts.why), 1_000)
+        proven = asked.effect == "reconcilable" and attempts.begun and not attempts.unsure
+        return ApplicationError(
+            f"Tool {asked.tool} failed after {tries}: {told}"
+            + (" It did not take effect." if proven else ""),
+            *([shown] if shown else []),
+            type="tool_failed" if attempts.unsure else NOTHING_HAPPENED,
             non_retryable=True,
         )
 
-    def _cancelled(self, asked: ExecuteInput, attempts: _Attempts) -> NoReturn:
+    def _cancelled(self, asked: ExecuteInput, attempts: Attempts) -> NoReturn:
         details = activity.cancellation_details()
         assert details is not None
         stopped = details.worker_shutdown
@@ -287,14 +310,15 @@ class Execute:
             by = "a shutdown of its worker" if stopped else "the server, which gave it up"
             if details.paused or details.reset:
                 by = "an operator"
+            spent = attempts.begun >= asked.attempts and asked.effect != "reconcilable"
             raise ApplicationError(
                 f"Tool {asked.tool} was interrupted by {by}.",
                 type="tool_failed",
-                non_retryable=asked.effect == "once" or attempts.begun >= asked.attempts,
+                non_retryable=asked.effect == "once" or spent,
             ) from None
         raise  # noqa: PLE0704  called while the CancelledError is handled
 
-    def _context(self, asked: ExecuteInput, attempts: _Attempts) -> ToolContext:
+    def _context(self, asked: ExecuteInput, attempts: Attempts) -> ToolContext:
         info = activity.info()
         owner = str(info.workflow_id)
         loop, thread = asyncio.get_running_loop(), threading.get_ident()
@@ -323,41 +347,6 @@ class Execute:
             _heartbeat=heartbeat,
             _artifact=lambda artifact: self._store.get(owner, artifact),
         )
-
-
-def _earlier_attempts() -> _Attempts:
-    details = activity.info().heartbeat_details
-    known = _Attempts.model_validate(details[0]) if details else _Attempts()
-    # An attempt that is accounted for nowhere was begun: its worker died, or could not say so.
-    lost = max(0, activity.info().attempt - 1 - known.aside - known.begun)
-    return known.model_copy(update={"begun": known.begun + lost, "unsure": known.unsure + lost})
-
-
-def _backoff(begun: int) -> timedelta:
-    # The server's own would also grow with the attempts that met no worker with the tool.
-    return timedelta(seconds=min(2.0 ** (begun - 1), 30))
-
-
-def _caught(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    # Returned, not raised: StopIteration cannot leave a future, SystemExit would end the thread.
-    try:
-        return function(), None
-    except BaseException as error:  # noqa: BLE001
-        return None, error
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return str.__str__(str(error))[:_MAX_SAID]
-    except BaseException:  # noqa: BLE001  an exception's own __str__ may raise anything
-        return "(no message)"
-
-
-def _trace(error: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(error, limit=-10))
-    except BaseException:  # noqa: BLE001  so may what the traceback module asks it for
-        return f"{type(error).__name__}: {_said(error)}"
 
 
 def _delay(seconds: Any) -> timedelta | None:

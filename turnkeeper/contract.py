@@ -306,6 +306,10 @@ class ExecuteInput(_Inner):
     result_bytes: int
     """Text over this goes to the artifact store."""
     metadata: dict[str, str] = Field(default_factory=dict)
+    repeated: bool = False
+    """Whether an earlier run, or one that was reset, may have used the key already."""
+    key_ttl: float | None = None
+    """See `ToolSpec`."""
 
 
 class ExecuteOutput(_Inner):

@@ -92,7 +92,7 @@ class ToolSpec(Strict):
     retries: int = 0
     """Attempts after the first."""
     heartbeat: float | None = None
-    """Seconds that the tool may go without a heartbeat of its own; None: the worker's are enough."""
+    """Seconds that the tool may go without a heartbeat of its own; None: the worker's will do."""
     key_ttl: float | None = None
     """Seconds that the target remembers a key; None: longer than any retry takes."""
 

@@ -137,7 +137,8 @@ class Tool:
         """Keyword arguments for the function, validated by its own types.
 
         Sets the context's `arguments_digest`, which does not depend on key order, on defaults being
-        written out, on 1 against 1.0, or on how a decimal or a date is spelt.
+        written out or added by a later release, on 1 against 1.0, or on how a decimal or a date is
+        spelt.
 
         Raises:
             ValueError: with a text for the model that names each wrong field and what is expected.
@@ -151,7 +152,8 @@ class Tool:
             field.alias or name: getattr(valid, name)
             for name, field in self.arguments.model_fields.items()
         }
-        context.arguments_digest = arguments_digest(self.name, _canonical(bound))
+        given = _given(valid)
+        context.arguments_digest = arguments_digest(self.name, given)
         if self.context_parameter:
             bound[self.context_parameter] = context
         return bound
@@ -368,6 +370,23 @@ def _parameter_docs(fn: Callable[..., Any]) -> dict[str, str]:
     }
 
 
+def _given(model: BaseModel) -> dict[str, Any]:
+    """The fields that differ from their defaults: a release may add one under an open call."""
+    told = {n: _canonical(v) for n, v in (model.model_extra or {}).items()}
+    for name, field in type(model).model_fields.items():
+        value = _canonical(getattr(model, name))
+        if value != _default(field):
+            told[field.alias or name] = value
+    return told
+
+
+def _default(field: FieldInfo) -> Any:
+    """As `_canonical` has it; for a field without one, what equals nothing."""
+    if field.is_required() or field.default_factory_takes_validated_data:
+        return ...
+    return _canonical(field.get_default(call_default_factory=True, validated_data={}))
+
+
 def _canonical(value: Any) -> Any:
     """Plain JSON in which equal values are equal."""
     if isinstance(value, Decimal):
@@ -375,7 +394,7 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone(UTC).isoformat()
     if isinstance(value, BaseModel):
-        return _canonical(dict(value))
+        return _given(value)
     if isinstance(value, dict):
         return {str(k): _canonical(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
