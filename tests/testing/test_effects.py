@@ -160,6 +160,36 @@ def test_the_probe_says_what_has_landed(ledger: EffectLedger, effects: Effects) 
     assert len(ledger.arrivals()) == 1
 
 
+def test_a_probed_effect_is_applied_at_each_arrival(ledger: EffectLedger, effects: Effects) -> None:
+    """Its key prevents nothing: who sends it twice without asking has applied it twice."""
+    assert effects.landed("pickup", "k") is None
+    first, again = (effects.probed("pickup", "k", {"order": 7}) for _ in range(2))
+    assert (first.repeated, again.repeated) == (False, False)
+    assert [(row.kind, row.key, row.applied) for row in ledger.effects()] == [
+        ("probed", "k", True),
+        ("probed", "k", True),
+    ]
+    assert effects.landed("pickup", "k") == Receipt(first.receipt, 1, True)
+    assert [(p.name, p.after, p.landed) for p in ledger.probes()] == [
+        ("pickup", 0, False),
+        ("pickup", 2, True),
+    ]
+
+
+def test_a_probe_tells_the_kinds_apart(effects: Effects) -> None:
+    """A keyed effect of the same name and key is another one."""
+    effects.keyed("pickup", "k", 1)
+    assert effects.landed("pickup", "k") is None
+    assert effects.probe("pickup", "k") is not None
+
+
+def test_a_probed_effect_needs_a_key(ledger: EffectLedger) -> None:
+    """Without one nobody could ask for it."""
+    status, answer = ask(ledger, "POST", "/probed/pickup", b"1")
+    assert (status, ledger.effects()) == (400, [])
+    assert "Idempotency-Key" in answer["error"]
+
+
 def test_what_is_no_effect_is_recorded_and_not_applied(ledger: EffectLedger) -> None:
     """A body that is no JSON and a missing key are answered 400; even they are arrivals."""
     for body in (b"", b"{", b"NaN", b"[" * 100_000, b'"' + b"x" * (1 << 20) + b'"'):
@@ -290,7 +320,10 @@ async def test_the_asynchronous_client_does_the_same(ledger: EffectLedger) -> No
         await effects.keyed("refund", "k", {"n": 2})
     with pytest.raises(ConnectionError):
         await effects.plain("email", 1, behaviour="apply-then-drop")
-    assert [row.status for row in await effects.rows()] == [200, 200, 409, 200]
+    assert await effects.landed("pickup", "k") is None
+    booked = await effects.probed("pickup", "k", 1)
+    assert (await effects.landed("pickup", "k")) == Receipt(booked.receipt, 5, True)
+    assert [row.status for row in await effects.rows()] == [200, 200, 409, 200, 200]
 
 
 def test_a_client_never_retries(ledger: EffectLedger, effects: Effects) -> None:

@@ -19,6 +19,9 @@ prints one line of JSON, `{"url": ..., "pid": ...}`, when it listens. Over HTTP 
                               repeat gets the first receipt, with `"repeated": true`; the same key
                               with another body is a conflict, 409
     GET  /keyed/NAME/KEY      the probe: the receipt if it has landed, 404 if it has not
+    POST /probed/NAME         with the header `Idempotency-Key`, which is only noted: applied at
+                              each arrival. Whoever may send it twice has to ask before
+    GET  /probed/NAME/KEY     the probe of those
     GET  /arrivals            every POST, applied or not, as JSON
     GET  /effects             those that were applied
     GET  /probes              every probe
@@ -146,10 +149,10 @@ class Receipt:
 class Arrival:
     """One POST.
 
-    arrival: its number, from 1. kind: `plain` or `keyed`. key: None of a plain one. digest:
-    SHA-256 of the body in canonical form. body: the JSON, None if it was none. time: seconds since
-    1970. applied: whether it changed the world. status: what was to be answered. receipt: also of
-    a repeat. behaviour: the fault that was asked for, or None.
+    arrival: its number, from 1. kind: `plain`, `keyed` or `probed`. key: None of a plain one.
+    digest: SHA-256 of the body in canonical form. body: the JSON, None if it was none. time:
+    seconds since 1970. applied: whether it changed the world. status: what was to be answered.
+    receipt: also of a repeat. behaviour: the fault that was asked for, or None.
     """
 
     arrival: int
@@ -231,11 +234,11 @@ class _Book:
         """Record a POST, and apply it if it is to be; status and JSON to answer with."""
         digest, body = _read(raw)
         problem = None if body is not None else "the body is not JSON of at most 1 MiB"
-        if kind == "keyed" and not key:
-            problem = "a keyed effect needs the header Idempotency-Key"
+        if kind != "plain" and not key:
+            problem = f"a {kind} effect needs the header Idempotency-Key"
         with self._transaction():
             arrival = self._last() + 1
-            first = self._landed(name, key) if kind == "keyed" and key else None
+            first = self._landed(kind, name, key) if kind == "keyed" and key else None
             if problem is None and first is not None and first.digest != digest:
                 problem = "this key was used with another body"
             applied = problem is None and how.applies and first is None
@@ -248,10 +251,10 @@ class _Book:
             return status, {"error": problem if how.applies and problem else f"told to {how.text}"}
         return 200, landed.answer(repeated=not applied)
 
-    def probe(self, name: str, key: str) -> tuple[int, Any]:
-        """Whether a keyed effect has landed; status and JSON to answer with."""
+    def probe(self, kind: str, name: str, key: str) -> tuple[int, Any]:
+        """Whether an effect has landed; status and JSON to answer with."""
         with self._transaction():
-            landed = self._landed(name, key)
+            landed = self._landed(kind, name, key)
             self._database.execute(
                 "INSERT INTO probes (name, key, time, after, landed) VALUES (?, ?, ?, ?, ?)",
                 (name, key, time.time(), self._last(), landed is not None),
@@ -275,11 +278,11 @@ class _Book:
         found = self._database.execute("SELECT coalesce(max(arrival), 0) FROM arrivals")
         return int(found.fetchone()[0])
 
-    def _landed(self, name: str, key: str) -> _Landed | None:
+    def _landed(self, kind: str, name: str, key: str) -> _Landed | None:
         found = self._database.execute(
             "SELECT receipt, arrival, digest FROM arrivals"
-            " WHERE kind = 'keyed' AND applied AND name = ? AND key = ?",
-            (name, key),
+            " WHERE kind = ? AND applied AND name = ? AND key = ? ORDER BY arrival",
+            (kind, name, key),
         ).fetchone()
         return None if found is None else _Landed(*found)
 
@@ -428,7 +431,7 @@ class EffectLedger(LoopbackServer):
 
     def _behaviour(self, request: HttpRequest) -> _Behaviour:
         match _parts(request.path):
-            case ["plain" | "keyed", name] if request.method == "POST":
+            case ["plain" | "keyed" | "probed", name] if request.method == "POST":
                 asked = request.headers.get("ledger-behaviour")
                 if asked is not None:
                     return _Behaviour.parse(asked)
@@ -440,17 +443,17 @@ class EffectLedger(LoopbackServer):
         match (request.method, *_parts(request.path)):
             case ("POST", "plain", name):
                 return self._book.post("plain", name, None, request.body, how)
-            case ("POST", "keyed", name):
+            case ("POST", "keyed" | "probed" as kind, name):
                 key = request.headers.get("idempotency-key")
-                return self._book.post("keyed", name, key, request.body, how)
+                return self._book.post(kind, name, key, request.body, how)
             case ("POST", "behaviour", name):
                 match json.loads(request.body or b"null"):
                     case {"behaviour": str(behaviour), "times": int(times)}:
                         await self._plan(name, behaviour, times)
                         return 200, None
                 raise ValueError('{"behaviour": text, "times": n} is required')
-            case ("GET", "keyed", name, key):
-                return self._book.probe(name, key)
+            case ("GET", "keyed" | "probed" as kind, name, key):
+                return self._book.probe(kind, name, key)
             case ("GET", "arrivals" | "probes" as table):
                 return 200, _rows(self.database, table)
             case ("GET", "effects"):
@@ -501,14 +504,14 @@ class _Requests:
     def _plain(self, name: str, body: Any, behaviour: str | None) -> bytes:
         return self._request("POST", f"/plain/{quote(name, safe='')}", body, _asking(behaviour))
 
-    def _keyed(self, name: str, key: str, body: Any, behaviour: str | None) -> bytes:
+    def _under_key(self, kind: str, name: str, key: str, body: Any, behaviour: str | None) -> bytes:
         if not key.isascii() or not key.isprintable():
             raise ValueError(f"a key is printable ASCII, not {key!r}")
         headers = {"idempotency-key": key, **_asking(behaviour)}
-        return self._request("POST", f"/keyed/{quote(name, safe='')}", body, headers)
+        return self._request("POST", f"/{kind}/{quote(name, safe='')}", body, headers)
 
-    def _probe(self, name: str, key: str) -> bytes:
-        return self._request("GET", f"/keyed/{quote(name, safe='')}/{quote(key, safe='')}")
+    def _probe(self, kind: str, name: str, key: str) -> bytes:
+        return self._request("GET", f"/{kind}/{quote(name, safe='')}/{quote(key, safe='')}")
 
 
 class Effects(_Requests):
@@ -528,11 +531,21 @@ class Effects(_Requests):
 
     def keyed(self, name: str, key: str, body: Any, *, behaviour: str | None = None) -> Receipt:
         """Apply an effect once per name and key."""
-        return Receipt(**_answered(self._send(self._keyed(name, key, body, behaviour))))
+        request = self._under_key("keyed", name, key, body, behaviour)
+        return Receipt(**_answered(self._send(request)))
+
+    def probed(self, name: str, key: str, body: Any, *, behaviour: str | None = None) -> Receipt:
+        """Apply an effect, each time anew; by its key it can be asked whether it has landed."""
+        request = self._under_key("probed", name, key, body, behaviour)
+        return Receipt(**_answered(self._send(request)))
 
     def probe(self, name: str, key: str) -> Receipt | None:
         """The receipt of a keyed effect that has landed, None if it has not."""
-        return _probed(self._send(self._probe(name, key)))
+        return _found(self._send(self._probe("keyed", name, key)))
+
+    def landed(self, name: str, key: str) -> Receipt | None:
+        """The same of a probed effect."""
+        return _found(self._send(self._probe("probed", name, key)))
 
     def rows(self) -> list[Arrival]:
         """Every POST so far, in order of arrival."""
@@ -550,19 +563,23 @@ class Effects(_Requests):
 
     def _send(self, request: bytes) -> tuple[int, Any]:
         deadline = time.monotonic() + self._timeout
-        reply = bytearray()
         with socket.create_connection((self._host, self._port), self._timeout) as connection:
             connection.sendall(request)
-            while True:
-                # A server that sends a byte now and then must not keep us for ever.
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError("the ledger did not answer in time")
-                connection.settimeout(left)
-                piece = connection.recv(1 << 16)
-                if not piece:
-                    return _parse(bytes(reply))
-                reply += piece
+            return self._reply(request, connection, deadline)
+
+    def _reply(self, request: bytes, connection: socket.socket, deadline: float) -> tuple[int, Any]:
+        """Read the answer to what was just sent."""
+        reply = bytearray()
+        while True:
+            # A server that sends a byte now and then must not keep us for ever.
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"the ledger did not answer {_first_line(request)} in time")
+            connection.settimeout(left)
+            piece = connection.recv(1 << 16)
+            if not piece:
+                return _parse(request, bytes(reply))
+            reply += piece
 
 
 class AsyncEffects(_Requests):
@@ -576,11 +593,23 @@ class AsyncEffects(_Requests):
         self, name: str, key: str, body: Any, *, behaviour: str | None = None
     ) -> Receipt:
         """Apply an effect once per name and key."""
-        return Receipt(**_answered(await self._send(self._keyed(name, key, body, behaviour))))
+        request = self._under_key("keyed", name, key, body, behaviour)
+        return Receipt(**_answered(await self._send(request)))
+
+    async def probed(
+        self, name: str, key: str, body: Any, *, behaviour: str | None = None
+    ) -> Receipt:
+        """Apply an effect, each time anew; by its key it can be asked whether it has landed."""
+        request = self._under_key("probed", name, key, body, behaviour)
+        return Receipt(**_answered(await self._send(request)))
 
     async def probe(self, name: str, key: str) -> Receipt | None:
         """The receipt of a keyed effect that has landed, None if it has not."""
-        return _probed(await self._send(self._probe(name, key)))
+        return _found(await self._send(self._probe("keyed", name, key)))
+
+    async def landed(self, name: str, key: str) -> Receipt | None:
+        """The same of a probed effect."""
+        return _found(await self._send(self._probe("probed", name, key)))
 
     async def rows(self) -> list[Arrival]:
         """Every POST so far, in order of arrival."""
@@ -593,21 +622,31 @@ class AsyncEffects(_Requests):
             try:
                 writer.write(request)
                 await writer.drain()
-                return _parse(await reader.read())
+                return await self._reply(request, reader)
             finally:
                 writer.close()
+
+    async def _reply(self, request: bytes, reader: asyncio.StreamReader) -> tuple[int, Any]:
+        """Read the answer to what was just sent."""
+        return _parse(request, await reader.read())
+
+
+def _first_line(request: bytes) -> str:
+    return request.split(b" HTTP/", 1)[0].decode("latin-1")
 
 
 def _asking(behaviour: str | None) -> dict[str, str]:
     return {} if behaviour is None else {"ledger-behaviour": behaviour}
 
 
-def _parse(reply: bytes) -> tuple[int, Any]:
+def _parse(request: bytes, reply: bytes) -> tuple[int, Any]:
     head, end, body = reply.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").lower().split("\r\n")
     length = next((int(x[15:]) for x in lines if x.startswith("content-length:")), None)
     if not end or length != len(body):
-        raise ConnectionResetError("the connection ended before the whole answer was there")
+        raise ConnectionResetError(
+            f"the connection ended before {_first_line(request)} was answered"
+        )
     return int(lines[0].split(" ")[1]), json.loads(body)
 
 
@@ -618,7 +657,7 @@ def _answered(answer: tuple[int, Any]) -> Any:
     return value
 
 
-def _probed(answer: tuple[int, Any]) -> Receipt | None:
+def _found(answer: tuple[int, Any]) -> Receipt | None:
     return None if answer[0] == 404 else Receipt(**_answered(answer))
 
 
