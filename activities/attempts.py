@@ -26,6 +26,8 @@ class Attempts(BaseModel):
     unsure: int = 0
     """Begun ones that may have changed the world: not those that ended with RetryTool, and none
     before a probe that answered `NotLanded`."""
+    settled: int = 0
+    """Begun ones of whose end the server was told, or that were counted as timed out."""
     vain: int = 0
     """Attempts that only probed, and got no answer."""
     over: bool = False
@@ -43,6 +45,11 @@ class Attempts(BaseModel):
         self.unsure += 1
         if self.first is None:
             self.first = activity.info().started_time.timestamp()
+        activity.heartbeat(self)
+
+    def end(self) -> None:
+        """The attempt fails, and the next one is to know that it said so."""
+        self.settled = self.begun
         activity.heartbeat(self)
 
     def is_late(self, key_ttl: float | None) -> bool:

@@ -19,9 +19,12 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from activities.attempts import VAIN_PROBES, Attempts, backoff, earlier_attempts
+from activities.counters import STOPPED, TIMED_OUT, count
+from activities.fence import Fenced
 from activities.foreign import in_thread, said, trace
+from activities.lease import SUPERSEDED, Lease
 from activities.probing import ask
-from activities.pulse import pulse, queue_ms
+from activities.pulse import queue_ms
 from activities.redact import Redactor
 from activities.registry import Registry
 from activities.results import Unreadable, extract, sendable, text_of
@@ -83,9 +86,12 @@ class Execute:
         )
         tool = self._registry.tool(asked.agent, asked.tool)
         attempts = earlier_attempts()
+        self._count_silent(asked, attempts)
         if tool is None:
             self._not_here(asked, attempts)
-        context = self._context(asked, attempts)
+        silence, sure = tool.spec.heartbeat, not tool.spec.mutates
+        lease = Lease(lambda: attempts, silence=silence, sure=sure)
+        context = self._context(asked, attempts, lease)
         try:
             arguments = tool.bind(asked.arguments, context)
         except ValueError as error:
@@ -98,7 +104,7 @@ class Execute:
             attempts.why = f"{type(error).__name__}: {said(error)}"
             shown = self._redactor.error(trace(error))[-4000:]
             raise self._final(asked, attempts, shown) from None
-        async with pulse(lambda: attempts):
+        async with lease.kept():
             if asked.effect == "reconcilable" and (attempts.unsure or asked.repeated):
                 answer = await ask(tool, context, arguments, self._threads)
                 if isinstance(answer, Landed):
@@ -108,24 +114,23 @@ class Execute:
             self._refuse_spent(asked, attempts)
             attempts.begin()
             context.attempt = attempts.begun
-            body = functools.partial(self._call, tool, arguments, context)
-            return await self._body(body, asked, attempts, began)
+            body = functools.partial(self._call, tool, arguments, context, lease)
+            return await self._body(body, asked, attempts, lease, began)
 
     async def _body(
         self,
         body: Callable[[], Awaitable[Any]],
         asked: ExecuteInput,
         attempts: Attempts,
+        lease: Lease,
         began: float,
     ) -> ExecuteOutput:
         try:
             value = await body()
         except asyncio.CancelledError as error:
-            if activity.cancellation_details() is None:
-                # The tool's own, or a heartbeat that could not be sent: nobody asked for it, and
-                # the SDK would have it tried again.
-                raise self._raised(asked, attempts, error) from None
-            self._cancelled(asked, attempts)
+            if failure := self._interrupted(asked, attempts, lease, error):
+                raise failure from None
+            raise
         except ToolFailed as error:
             return self._output(asked, "error", said(error) or "The tool failed.", began)
         except StopRun as error:
@@ -137,14 +142,32 @@ class Execute:
             return self._unreadable(asked, error, began)
         except BaseException as error:  # noqa: BLE001  a tool may raise anything, SystemExit too
             raise self._raised(asked, attempts, error) from None
+        await self._refuse_late(asked, attempts, lease)
         return await self._returned(asked, value, began)
 
-    async def _call(self, tool: Tool, arguments: dict[str, Any], context: ToolContext) -> Any:
-        if tool.is_async:
-            return await tool.function(**arguments)
-        if in_process(tool):
-            return await self._runners.call(tool, arguments, context)
-        return await in_thread(self._threads, lambda: tool.function(**arguments))
+    async def _call(
+        self, tool: Tool, arguments: dict[str, Any], context: ToolContext, lease: Lease
+    ) -> Any:
+        if tool.spec.mutates:
+            # The server knows that the body is begun before anything can have happened.
+            await lease.ask()
+            if not await lease.assured():
+                log.warning("not begun", tool=tool.name, key=context.idempotency_key, why=lease.why)
+                raise RetryTool(lease.why)
+        with lease.tool_runs():
+            if tool.is_async:
+                return await Fenced(tool.function(**arguments), lease)
+            if in_process(tool):
+                return await self._runners.call(tool, arguments, context, lease)
+            return await in_thread(self._threads, lambda: tool.function(**arguments))
+
+    async def _refuse_late(self, asked: ExecuteInput, attempts: Attempts, lease: Lease) -> None:
+        # The server would refuse it anyway, and say less about it.
+        if lease.in_doubt:
+            await lease.ask()
+        if lease.loss == "superseded":
+            log.warning("late result", tool=asked.tool, key=asked.key, attempt=attempts.begun)
+            raise self._stopped(asked, attempts, lease)
 
     async def _returned(self, asked: ExecuteInput, value: Any, began: float) -> ExecuteOutput:
         try:
@@ -200,6 +223,13 @@ class Execute:
             timing=timing,
         )
 
+    def _count_silent(self, asked: ExecuteInput, attempts: Attempts) -> None:
+        """Tell of attempts that ended without a word: nobody else may have been able to."""
+        if silent := attempts.begun - attempts.settled:
+            log.warning("attempts timed out", tool=asked.tool, key=asked.key, attempts=silent)
+            count(TIMED_OUT, silent, tool=asked.tool)
+            attempts.settled = attempts.begun
+
     # --- failures -------------------------------------------------------------------------------
 
     def _not_here(self, asked: ExecuteInput, attempts: Attempts) -> NoReturn:
@@ -254,15 +284,15 @@ class Execute:
 
     def _again(self, asked: ExecuteInput, attempts: Attempts, error: RetryTool) -> ApplicationError:
         attempts.unsure -= 1
-        attempts.why = said(error) or "it asked to be tried again"
-        activity.heartbeat(attempts)
+        attempts.why = self._shown(said(error) or "it asked to be tried again")
+        attempts.end()
         begun = attempts.begun
         if begun >= asked.attempts:
             return self._final(asked, attempts)
         log.info("tool asks for another attempt", tool=asked.tool, key=asked.key, attempt=begun)
         delay = _delay(error.delay)
         return ApplicationError(
-            one_line(self._redactor.error(attempts.why), 1_000),
+            attempts.why,
             type=NOTHING_HAPPENED,
             next_retry_delay=backoff(begun) if delay is None else delay,
         )
@@ -273,24 +303,37 @@ class Execute:
         begun, shown = attempts.begun, self._redactor.error(trace(error))[-4000:]
         log.error("tool raised", tool=asked.tool, key=asked.key, attempt=begun, error=shown)
         attempts.why = f"{type(error).__name__}: {said(error)}"
-        hopeless = isinstance(error, _BUGS)
+        return self._failed(asked, attempts, shown, hopeless=isinstance(error, _BUGS))
+
+    def _failed(
+        self, asked: ExecuteInput, attempts: Attempts, shown: str = "", *, hopeless: bool = False
+    ) -> ApplicationError:
+        """By the rules of the effect: another attempt, or the last word."""
+        begun = attempts.begun
+        attempts.why = self._shown(attempts.why)
         if asked.effect == "reconcilable":
             # Also after the last attempt: the next one asks the probe before anything else.
             attempts.over = hopeless
-            attempts.why = one_line(self._redactor.error(attempts.why), 1_000)
-            activity.heartbeat(attempts)
         elif asked.effect == "once" or begun >= asked.attempts or hopeless:
             return self._final(asked, attempts, shown)
+        attempts.end()
         return ApplicationError(
-            one_line(self._redactor.error(attempts.why), 1_000),
-            shown,
+            attempts.why,
+            *([shown] if shown else []),
             type="tool_failed",
             next_retry_delay=backoff(begun),
         )
 
+    def _stopped(self, asked: ExecuteInput, attempts: Attempts, lease: Lease) -> ApplicationError:
+        begun = attempts.begun
+        log.warning("attempt stopped", tool=asked.tool, key=asked.key, attempt=begun, why=lease.why)
+        count(STOPPED, tool=asked.tool, loss=str(lease.loss))
+        attempts.why = lease.why
+        return self._failed(asked, attempts)
+
     def _final(self, asked: ExecuteInput, attempts: Attempts, shown: str = "") -> ApplicationError:
         tries = "1 attempt" if attempts.begun <= 1 else f"{attempts.begun} attempts"
-        told = one_line(self._redactor.error(attempts.why), 1_000)
+        told = self._shown(attempts.why)
         proven = asked.effect == "reconcilable" and attempts.begun and not attempts.unsure
         return ApplicationError(
             f"Tool {asked.tool} failed after {tries}: {told}"
@@ -300,25 +343,37 @@ class Execute:
             non_retryable=True,
         )
 
-    def _cancelled(self, asked: ExecuteInput, attempts: Attempts) -> NoReturn:
+    def _shown(self, why: str) -> str:
+        return one_line(self._redactor.error(why), 1_000)
+
+    def _interrupted(
+        self, asked: ExecuteInput, attempts: Attempts, lease: Lease, error: asyncio.CancelledError
+    ) -> ApplicationError | None:
+        """How a cancelled body fails; None if the run has asked for it."""
         details = activity.cancellation_details()
-        assert details is not None
+        if details is not None and (details.not_found or details.timed_out):
+            lease.lose("superseded", SUPERSEDED)
+        if lease.loss is not None:
+            return self._stopped(asked, attempts, lease)
+        if details is None:
+            # The tool's own, or a heartbeat that could not be sent: nobody asked for it, and the
+            # SDK would have it tried again.
+            return self._raised(asked, attempts, error)
+        attempts.end()
         stopped = details.worker_shutdown
         # Also for `once`: paused or reset by an operator, it would be begun again.
-        if stopped or (asked.effect == "once" and not details.cancel_requested):
-            # The SDK would report a retryable failure, and a `once` tool would run twice.
-            by = "a shutdown of its worker" if stopped else "the server, which gave it up"
-            if details.paused or details.reset:
-                by = "an operator"
-            spent = attempts.begun >= asked.attempts and asked.effect != "reconcilable"
-            raise ApplicationError(
-                f"Tool {asked.tool} was interrupted by {by}.",
-                type="tool_failed",
-                non_retryable=asked.effect == "once" or spent,
-            ) from None
-        raise  # noqa: PLE0704  called while the CancelledError is handled
+        if not (stopped or (asked.effect == "once" and not details.cancel_requested)):
+            return None
+        # The SDK would report a retryable failure, and a `once` tool would run twice.
+        by = "a shutdown of its worker" if stopped else "an operator"
+        spent = attempts.begun >= asked.attempts and asked.effect != "reconcilable"
+        return ApplicationError(
+            f"Tool {asked.tool} was interrupted by {by}.",
+            type="tool_failed",
+            non_retryable=asked.effect == "once" or spent,
+        )
 
-    def _context(self, asked: ExecuteInput, attempts: Attempts) -> ToolContext:
+    def _context(self, asked: ExecuteInput, attempts: Attempts, lease: Lease) -> ToolContext:
         info = activity.info()
         owner = str(info.workflow_id)
         loop, thread = asyncio.get_running_loop(), threading.get_ident()
@@ -327,6 +382,7 @@ class Execute:
         def heartbeat(details: Any) -> None:
             # The count of attempts travels along: details that cannot be sent would lose it.
             attempts.details = sendable(details)
+            lease.word()
             if threading.get_ident() == thread:
                 activity.heartbeat(attempts)
             else:

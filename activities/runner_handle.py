@@ -22,7 +22,7 @@ import structlog
 from activities import runner_frames as frames
 from activities.results import Unreadable
 from activities.runner_errors import rebuilt
-from activities.runner_process import CALL_OVER, KILL_SECONDS
+from activities.runner_process import CALL_OVER, KILL_SECONDS, extension
 from turnkeeper.errors import StateLost, ToolFailed
 from turnkeeper.tools import Tool, ToolContext
 
@@ -79,6 +79,8 @@ class Handle:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.calls = 0
+        self.owed = 0
+        """Extensions of the call's lease since the process last showed that it runs."""
         self._to_say = _setup(environment)
         self._frames = frames.Frames()
         self._begun = False
@@ -91,6 +93,7 @@ class Handle:
         self._ended = asyncio.Event()
         self._status: int | None = None
         self._killed = False
+        self._overdue = False
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             self._control, control = socket.socketpair()
             ours.enter_context(self._control)
@@ -127,6 +130,13 @@ class Handle:
         """The supervisor's process id."""
         return self._process.pid
 
+    def extend(self, until: float) -> None:
+        """Let the call run until then, by the clock of leases; without one it runs for ever."""
+        self.owed += 1
+        # One that is gone, or does not read, is noticed elsewhere.
+        with contextlib.suppress(OSError):
+            self._control.send(extension(until))
+
     async def call(self, job: bytes, context: ToolContext) -> str:
         """Run one pickled call to its end. Cancellation has killed everything when it goes on.
 
@@ -137,6 +147,7 @@ class Handle:
             Exception: what the tool raised.
         """
         self.calls += 1
+        self.owed = 0
         self._begun = False
         self._context, self._around = context, contextvars.copy_context()
         try:
@@ -209,6 +220,8 @@ class Handle:
             return NotBegun(_how_it_ended(self._status))
         if self._killed:
             return ProcessEnded("the tool's process was ended by its worker", self._status)
+        if self._overdue:
+            return ProcessEnded("the tool's process was ended: its lease was over", self._status)
         return ProcessEnded(_how_it_ended(self._status), self._status)
 
     # --- what the tool says meanwhile -----------------------------------------------------------
@@ -267,10 +280,12 @@ class Handle:
             line = {"event": "tool output", "level": "info", "fields": fields}
             self._around.run(self._log, line)
         elif "ended" in message:
-            self._status = message["ended"]
+            self._status, self._overdue = message["ended"], message["overdue"]
             if message["left"]:
                 log.error("tool processes do not die", processes=message["left"], pid=self.pid)
             self._over()
+        elif "runs" in message:
+            self.owed = 0
         else:
             self._idle.set()
 

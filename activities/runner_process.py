@@ -5,7 +5,9 @@
 
 `python -m activities.runner_process CONTROL_FD DATA_FD`, started by a worker and by nobody else.
 It ends the tree when the worker says so and when the worker is gone: both close `control`, and the
-kernel closes it whatever ended the worker. It is the subreaper of all it ends: a process that left
+kernel closes it whatever ended the worker. It ends it, too, when the call's lease is over and the
+worker has not extended it: then the worker is stopped, or cut off from the server, and the call is
+another worker's. It is the subreaper of all it ends: a process that left
 its group and session and lost its parent becomes the supervisor's own child, and is found.
 
 It knows the standard library only and has one thread, so it is small and may fork.
@@ -16,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import selectors
 import signal
@@ -28,10 +31,13 @@ from typing import Any
 
 KILL_SECONDS = 2.0
 """After that, what does not die (it hangs in the kernel) is reported, and swept on for a minute."""
-CALL_OVER = b"."
+CALL_OVER = b"over\n"
 """What the worker writes to `control` after each call."""
 
 _SWEEP_ON_SECONDS = 60.0
+# A machine that slept does not count that time as waited for.
+_LONGEST_WAIT = 1.0
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _CHUNK = 65_536
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -70,6 +76,11 @@ def main() -> None:
     os._exit(0)
 
 
+def extension(until: float) -> bytes:
+    """What the worker writes to `control` to let a call run until then, by `activities.lease`."""
+    return b"%.3f\n" % until
+
+
 def become_reaper() -> None:
     """Orphans below this process become its children (Linux); elsewhere only the group is ended."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -105,6 +116,9 @@ class _Supervisor:
         self._lines = Lines()
         self._status: int | None = None
         self._to_end = False
+        self._stands_still = False
+        self._heard = bytearray()
+        self._until = math.inf
         self._unsent = bytearray()
         self._selector = selectors.DefaultSelector()
 
@@ -118,12 +132,16 @@ class _Supervisor:
         self._wake_on_child()
         self._reap()
         while self._status is None and not self._to_end:
-            for key, _ in self._selector.select():
+            lasts = self._until - time.clock_gettime(_CLOCK)
+            if lasts <= 0:
+                break
+            for key, _ in self._selector.select(min(lasts, _LONGEST_WAIT)):
                 key.data()
             self._reap()
             self._send()
+        overdue = self._status is None and not self._to_end
         left = self._end_tree()
-        self._say_all(ended=self._status, left=left)
+        self._say_all(ended=self._status, left=left, overdue=overdue)
         if left:
             self._end_tree(_SWEEP_ON_SECONDS)
 
@@ -149,9 +167,17 @@ class _Supervisor:
             said = b""
         if not said:
             self._to_end = True
-        for _ in range(said.count(CALL_OVER)):
-            self._flush()
-            self._say(idle=True)
+        *messages, rest = (self._heard + said).split(b"\n")
+        self._heard = bytearray(rest)
+        for message in messages:
+            if message + b"\n" == CALL_OVER:
+                self._until = math.inf
+                self._flush()
+                self._say(idle=True)
+            else:
+                self._until = float(message)
+                if not self._stands_still:
+                    self._say(runs=True)
         return None
 
     # --- what the tool prints -------------------------------------------------------------------
@@ -212,10 +238,14 @@ class _Supervisor:
         """Collect what ended; whether any child is left."""
         try:
             while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
                 if pid == 0:
                     return True
-                if pid == self._runner:
+                if pid != self._runner:
+                    continue
+                if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+                    self._stands_still = os.WIFSTOPPED(status)
+                else:
                     self._status = os.waitstatus_to_exitcode(status)
         except ChildProcessError:
             return False

@@ -18,15 +18,19 @@ A process keeps its modules, and with them connections and threads, from call to
 outlives its call is reported, not ended. Nothing of the worker's own memory is there: what an
 agent's module sets in a tool's module at run time is not seen, unless that module imports it.
 
-What this cannot see: a worker that is stopped (SIGSTOP) but not dead keeps its tools running; its
-attempts have timed out meanwhile, and idempotency keys make the second effect none. A supervisor
-that is killed by hand takes the tool's process with it, but not what that had started. Where there
-is no subreaper (not Linux), what left its process group is out of reach.
+A worker that is stopped (SIGSTOP) but not dead cannot stop its tools: the call's lease does, which
+the supervisor keeps (`activities.lease`). A process that is itself stopped does not answer when the
+lease is extended, and its attempt fails.
+
+What this cannot see: a supervisor that is killed by hand takes the tool's process with it, but not
+what that had started. Where there is no subreaper (not Linux), what left its process group is out
+of reach.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import re
@@ -36,6 +40,7 @@ from typing import Any
 
 import structlog
 
+from activities.lease import Lease
 from activities.runner_calls import find
 from activities.runner_handle import Handle, NotBegun, ProcessEnded, pickled
 from turnkeeper.errors import RetryTool
@@ -116,7 +121,13 @@ class Runners:
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def call(self, tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> str:
+    async def call(
+        self,
+        tool: Tool,
+        arguments: Mapping[str, Any],
+        context: ToolContext,
+        lease: Lease | None = None,
+    ) -> str:
         """Run a tool's function in a process; what it returned, as the text for the model.
 
         The text is made in the process (`activities.results.text_of`): what a tool returns need not
@@ -127,6 +138,7 @@ class Runners:
             tool: one that `can_run`.
             arguments: as `tool.bind` made them.
             context: gets the heartbeats, the log lines and the requests for artifacts.
+            lease: when it is over the process is killed, whatever the worker does meanwhile.
 
         Raises:
             RetryTool: there was no process to be had; nothing has happened. Also the tool's own.
@@ -141,7 +153,8 @@ class Runners:
                 handle = self._take(fresh=last)
                 self._busy.add(handle)
                 try:
-                    return await handle.call(job, context)
+                    with lease.carried_by(handle) if lease else contextlib.nullcontext():
+                        return await handle.call(job, context)
                 except NotBegun as error:
                     # A warm one may have ended while nobody looked.
                     if last:
