@@ -104,11 +104,14 @@ class Lease:
 
         Waits for a server that does not answer. The attempt's own timeout is the bound.
         """
-        while self.in_doubt and self.loss is None:
+        while self._is_open():
             await self.ask()
-            if self.in_doubt and self.loss is None:
+            if self._is_open():
                 await asyncio.sleep(min(1, self._timeout / 10))
         return self.loss is None
+
+    def _is_open(self) -> bool:
+        return self.in_doubt and self.loss is None
 
     async def ask(self) -> None:
         """Heartbeat, and learn from the answer. No answer changes nothing."""

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 from activities import runner_frames as frames
 from activities.runner_errors import described
 from activities.runner_process import become_reaper
+from activities.runner_surroundings import restored
 
 _MAX_LOGGED = 4_000
 
@@ -46,13 +47,11 @@ def serve(data: socket.socket, out: int, err: int) -> None:
     root = logging.getLogger()
     root.addHandler(_Records(calls.tell))
     root.setLevel(setup["level"])
-    here = os.open(".", os.O_RDONLY)
     while True:
         kind, content = _receive(data)
         if kind != frames.JOB:
             return
-        # What the call before may have changed, or closed, or removed.
-        os.fchdir(here)
+        # What the call before may have closed or replaced.
         streams.restore()
         calls.answer(content, streams.flush)
 
@@ -95,7 +94,8 @@ class _Calls:
             arguments = self._arguments(job)
             # From here on the effect may have happened.
             self._send(frames.BEGUN, b"")
-            value = function(**arguments)
+            with restored():
+                value = function(**arguments)
             answer = frames.RETURNED, text_of(value).encode()
             value = None
         except Unreadable as error:

@@ -216,13 +216,12 @@ class Handle:
 
     async def _lost(self) -> Exception:
         await self._ended.wait()
-        if not self._begun:
-            return NotBegun(_how_it_ended(self._status))
+        how = _how_it_ended(self._status)
         if self._killed:
-            return ProcessEnded("the tool's process was ended by its worker", self._status)
-        if self._overdue:
-            return ProcessEnded("the tool's process was ended: its lease was over", self._status)
-        return ProcessEnded(_how_it_ended(self._status), self._status)
+            how = "the tool's process was ended by its worker"
+        elif self._overdue:
+            how = "the tool's process was ended: its lease was over"
+        return ProcessEnded(how, self._status) if self._begun else NotBegun(how)
 
     # --- what the tool says meanwhile -----------------------------------------------------------
 

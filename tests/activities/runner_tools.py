@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -333,6 +334,40 @@ def floods(megabytes: int) -> str:
         while at < len(chunk):
             at += os.write(1, chunk[at:])
     return "flooded"
+
+
+@tool
+def litters() -> str:
+    """Change what a process has only one of."""
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(3))
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    os.environ["LITTER"] = "1"
+    os.environ.pop("HOME", None)
+    os.umask(0)
+    socket.setdefaulttimeout(0.001)
+    os.chdir("/")
+    return str(os.getpid())
+
+
+@tool
+def finds_litter(seconds: float) -> dict[str, Any]:
+    """What the call before has left, after a while."""
+    time.sleep(seconds)
+    umask = os.umask(0o22)
+    os.umask(umask)
+    return {
+        "pid": str(os.getpid()),
+        "alarm": signal.getsignal(signal.SIGALRM) == signal.SIG_DFL,
+        "ignored": signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN,
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "timer": signal.getitimer(signal.ITIMER_REAL)[0],
+        "variables": [os.environ.get("LITTER"), os.environ.get("HOME")],
+        "umask": umask,
+        "socket_timeout": socket.getdefaulttimeout(),
+        "cwd": str(Path.cwd()),
+    }
 
 
 @tool

@@ -16,12 +16,14 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from activities import runners as pool
+from activities.lease import Carrier, Lease, clock
 from activities.results import Unreadable
+from activities.runner_handle import Handle
 from activities.runner_process import Lines
 from activities.runners import ProcessEnded, Runners, can_run, tool_environment
 from tests.activities import runner_tools as tools
@@ -374,6 +376,17 @@ async def test_closed_output_and_a_removed_folder_harm_no_later_call(
     assert str(here["pid"]) == first
 
 
+async def test_what_a_call_changed_of_its_process_does_not_reach_the_next_one(
+    runners: Runners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Timers, signal handlers and masks, environment, umask, folder and socket timeout."""
+    monkeypatch.setenv("HOME", "/home/shop")
+    before = json.loads(await run(runners, tools.finds_litter, seconds=0))
+    assert await run(runners, tools.litters) == before["pid"]
+    assert json.loads(await run(runners, tools.finds_litter, seconds=0.4)) == before
+    assert before["variables"] == [None, before["variables"][1]]
+
+
 # --- what the process has -------------------------------------------------------------------------
 
 
@@ -678,18 +691,112 @@ async def test_a_supervisor_that_is_killed_takes_the_tool_with_it(
     await until(lambda: not any(map(alive, tree)), timeout=2)
 
 
+# --- leases ---------------------------------------------------------------------------------------
+
+
+class Leased:
+    """A lease of a given length that is extended only by hand."""
+
+    def __init__(self, seconds: float) -> None:
+        self.until = clock() + seconds
+        self.carrier: Carrier | None = None
+
+    @contextlib.contextmanager
+    def carried_by(self, carrier: Carrier) -> Iterator[None]:
+        """As `Lease` does."""
+        self.carrier = carrier
+        carrier.extend(self.until)
+        yield
+
+
+async def leased(runners: Runners, lease: Leased, tool: Tool, **given: Any) -> str:
+    """A call under a lease."""
+    context = ToolContext(tool=tool.name)
+    return await runners.call(tool, tool.bind(given, context), context, cast(Lease, lease))
+
+
+@linux
+async def test_a_call_whose_lease_is_over_is_killed_with_its_tree(
+    runners: Runners, tmp_path: Path
+) -> None:
+    """Nobody extended it: the worker may be stopped, and the call another worker's by now."""
+    output, lease = tmp_path / "out", Leased(60)
+    work = asyncio.create_task(leased(runners, lease, tools.scatters, output=str(output)))
+    await begun(output)
+    assert lease.carrier is not None
+    lease.carrier.extend(clock() + 0.3)
+    with pytest.raises(ProcessEnded, match="its lease was over"):
+        await work
+    assert not processes()
+    written = output.read_text()
+    await asyncio.sleep(0.3)
+    assert output.read_text() == written
+
+
+async def test_an_extended_lease_and_a_call_without_one_go_on(
+    runners: Runners, tmp_path: Path
+) -> None:
+    """Until the new time; and the next call of the same process has no lease from this one."""
+    await run(runners, tools.echo, text="warm")
+    lease, marker = Leased(1), str(tmp_path / "m")
+    work = asyncio.create_task(leased(runners, lease, tools.sleeps, seconds=1.5, marker=marker))
+    await begun(Path(marker))
+    assert lease.carrier is not None
+    lease.carrier.extend(clock() + 9)
+    assert await work == "slept"
+    assert await leased(runners, Leased(0.5), tools.echo, text="short") == "short"
+    assert await run(runners, tools.sleeps, seconds=0.7, marker=marker) == "slept"
+
+
+@linux
+async def test_a_process_that_stands_still_owes_an_answer(runners: Runners, tmp_path: Path) -> None:
+    """Stopped by a signal it does not answer when its lease is extended; woken it does again."""
+    lease, marker = Leased(30), tmp_path / "m"
+    call = leased(runners, lease, tools.sleeps, seconds=1, marker=str(marker))
+    work = asyncio.create_task(call)
+    await begun(marker)
+    carrier = lease.carrier
+    assert isinstance(carrier, Handle)
+    await until(lambda: carrier.owed == 0)
+    (tool_process,) = processes().keys() - {carrier.pid}
+    os.kill(tool_process, signal.SIGSTOP)
+    await asyncio.sleep(0.1)
+    for _ in range(3):
+        carrier.extend(lease.until)
+    await asyncio.sleep(0.2)
+    assert carrier.owed == 3
+    os.kill(tool_process, signal.SIGCONT)
+    await asyncio.sleep(0.1)
+    carrier.extend(lease.until)
+    await until(lambda: carrier.owed == 0, timeout=2)
+    assert await work == "slept"
+
+
 # --- the worker's own end -------------------------------------------------------------------------
 
 WORKER = """
-import asyncio, json, sys
+import asyncio, contextlib, json, sys
+from activities.lease import clock
 from activities.runners import Runners
 from tests.activities import runner_tools
 from turnkeeper import ToolContext
 
+class Lease:
+    @contextlib.contextmanager
+    def carried_by(self, carrier):
+        keeping = asyncio.create_task(self.keep(carrier))
+        yield
+        keeping.cancel()
+
+    async def keep(self, carrier):
+        while True:
+            carrier.extend(clock() + 2)
+            await asyncio.sleep(0.5)
+
 async def main():
     tool, given = getattr(runner_tools, sys.argv[1]), json.loads(sys.argv[2])
     runners = Runners()
-    await runners.call(tool, tool.bind(given, ToolContext()), ToolContext())
+    await runners.call(tool, tool.bind(given, ToolContext()), ToolContext(), Lease())
     await runners.close()
 
 asyncio.run(main())
@@ -722,6 +829,28 @@ async def test_nothing_outlives_a_worker_that_was_killed(tmp_path: Path) -> None
     written = output.read_text()
     await asyncio.sleep(0.3)
     assert output.read_text() == written
+
+
+@linux
+async def test_nothing_outlives_the_lease_of_a_worker_that_was_stopped(tmp_path: Path) -> None:
+    """SIGSTOP of the worker alone: its supervisor ends the tree, and it wakes to find that out."""
+    output = tmp_path / "out"
+    worker = start_worker("scatters", output=str(output))
+    try:
+        await begun(output)
+        await asyncio.sleep(2.5)
+        supervisor, *tree = sorted(p for p in processes() if p != worker.pid)
+        assert len(tree) >= 4
+        worker.send_signal(signal.SIGSTOP)
+        await until(lambda: not any(map(alive, tree)), timeout=4)
+        written = output.read_text()
+        worker.send_signal(signal.SIGCONT)
+        assert await asyncio.to_thread(worker.wait, 10) == 1
+        assert not alive(supervisor)
+        assert output.read_text() == written
+    finally:
+        worker.kill()
+        worker.wait()
 
 
 @linux
