@@ -265,6 +265,26 @@ def test_refuse(proxy: FaultProxy) -> None:
     assert [(i.kind, i.connection) for i in proxy.injections] == [("refuse", 0), ("refuse", 1)]
 
 
+class Greeter(Echo):
+    """Speaks first, as SMTP servers do."""
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        await super()._connection(reader, writer)
+
+
+def test_a_greeting_is_no_reply() -> None:
+    """What an upstream says first passes; the first request after it loses its answer."""
+    with Greeter() as greeter, FaultProxy(greeter.host, greeter.port) as proxy:
+        proxy.drop_reply(b"one")
+        with dial(proxy) as connection:
+            assert hears(connection, 5) == b"hello"
+            with pytest.raises(ConnectionResetError):
+                said(connection, b"one")
+        assert greeter.heard == b"one"
+        assert proxy.injected == {"drop_reply": 1}
+
+
 def test_waiting_for_a_fault_has_a_bound(proxy: FaultProxy) -> None:
     """A fault that never hits is an error, with the count: without a witness a test is void."""
     with pytest.raises(ProxyError, match="cut hit 0 of 2 times"):

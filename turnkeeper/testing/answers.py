@@ -164,9 +164,9 @@ class Requests(_Protocol):
             return
         http2 = self._sent.startswith(PREFACE)
         self._known = _Streams(self._drops) if http2 else _Turns(self._drops)
-        self._known.sent(self._sent.removeprefix(PREFACE))
-        # An HTTP/2 server may speak first.
+        # An HTTP/2 server may speak first, one of SMTP does: that answers no request.
         self._known.answered(self._answered)
+        self._known.sent(self._sent.removeprefix(PREFACE))
 
     def answered(self, data: bytes) -> str | None:
         """See _Protocol."""
