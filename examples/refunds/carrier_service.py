@@ -35,6 +35,8 @@ __all__ = ["CarrierService"]
 
 _MAX_BODY: Final = 64_000
 _IDLE_SECONDS: Final = 10
+_POLL_SECONDS: Final = 0.05
+"""Until it notices that it is to end."""
 _SATURDAY: Final = 5
 
 
@@ -52,7 +54,9 @@ class CarrierService:
             pickups = book
 
         self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_SECONDS,), daemon=True
+        )
 
     @property
     def port(self) -> int:

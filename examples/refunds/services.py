@@ -21,7 +21,7 @@ from examples.refunds import orders
 from examples.refunds.carrier_service import CarrierService
 from examples.refunds.mail_sink import MailSink
 from examples.refunds.sample import SAMPLE
-from examples.refunds.settings import HOME, carrier, database_url, smtp
+from examples.refunds.settings import carrier, database_url, home, smtp
 from turnkeeper import ToolFailed
 
 __all__ = ["fill"]
@@ -50,12 +50,15 @@ def main() -> int:
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    HOME.mkdir(parents=True, exist_ok=True)
+    folder = home()
+    folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as running:
         try:
             filled = fill(database_url())
-            sink = running.enter_context(MailSink(HOME / "mails", port=smtp()[1]))
-            booking = running.enter_context(CarrierService(HOME / "carrier.db", port=carrier()[1]))
+            sink = running.enter_context(MailSink(folder / "mails", port=smtp()[1]))
+            booking = running.enter_context(
+                CarrierService(folder / "carrier.db", port=carrier()[1])
+            )
         except (OSError, ToolFailed, sa.exc.SQLAlchemyError) as error:
             sys.stderr.write(f"services: {error}\n")
             return 1
@@ -63,7 +66,7 @@ def main() -> int:
         state = f"{len(SAMPLE)} orders added" if filled else "as it was"
         sys.stdout.write(
             f"orders   {where} ({state})\n"
-            f"mail     127.0.0.1:{sink.port}, kept in {HOME / 'mails'}\n"
+            f"mail     127.0.0.1:{sink.port}, kept in {folder / 'mails'}\n"
             f"carrier  {booking.url}\n"
             "Ctrl-C ends them.\n"
         )

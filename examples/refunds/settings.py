@@ -1,11 +1,12 @@
 """Where the order database, the mail server and the carrier are: from the environment.
 
+* `REFUNDS_HOME`: the folder of the services' data; default `.turnkeeper/refunds` of this checkout.
 * `REFUNDS_DATABASE_URL`: SQLAlchemy's, such as `postgresql+psycopg://app@db/orders`; default a
-  SQLite file in `.turnkeeper/refunds`.
+  SQLite file in that folder.
 * `REFUNDS_SMTP`: `host:port` of a mail server that takes mail from this machine.
 * `REFUNDS_CARRIER_URL`: `http://host:port`.
 
-The last two have as default what `python -m examples.refunds.services` serves.
+The last two have as their default what `python -m examples.refunds.services` serves.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from urllib.parse import urlsplit
 
 from turnkeeper import ToolFailed
 
-__all__ = ["HOME", "carrier", "database_url", "smtp"]
+__all__ = ["carrier", "database_url", "home", "smtp"]
 
-HOME: Final = Path(__file__).resolve().parents[2] / ".turnkeeper" / "refunds"
-"""Of the services' data; the same folder wherever a process was started."""
+_HOME: Final = Path(__file__).resolve().parents[2] / ".turnkeeper" / "refunds"
+
+
+def home() -> Path:
+    """The folder of the services' data; the same wherever a process was started."""
+    return Path(os.environ.get("REFUNDS_HOME") or _HOME).absolute()
 
 
 def database_url() -> str:
     """Of the order database; it may hold a password."""
-    return os.environ.get("REFUNDS_DATABASE_URL") or f"sqlite:///{HOME / 'orders.db'}"
+    return os.environ.get("REFUNDS_DATABASE_URL") or f"sqlite:///{home() / 'orders.db'}"
 
 
 def smtp() -> tuple[str, int]:
