@@ -20,7 +20,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.attempts import VAIN_PROBES, Attempts, backoff, earlier_attempts
 from activities.counters import STOPPED, TIMED_OUT, count
-from activities.fence import Fenced
+from activities.fence import fenced
 from activities.foreign import in_thread, said, trace
 from activities.lease import SUPERSEDED, Lease
 from activities.probing import ask
@@ -156,7 +156,7 @@ class Execute:
                 raise RetryTool(lease.why)
         with lease.tool_runs():
             if tool.is_async:
-                return await Fenced(tool.function(**arguments), lease)
+                return await fenced(tool.function(**arguments), lease)
             if in_process(tool):
                 return await self._runners.call(tool, arguments, context, lease)
             return await in_thread(self._threads, lambda: tool.function(**arguments))
@@ -384,7 +384,8 @@ class Execute:
             attempts.details = sendable(details)
             lease.word()
             if threading.get_ident() == thread:
-                activity.heartbeat(attempts)
+                # Outside of the tool's own context: the SDK's task is not the tool's.
+                here.copy().run(activity.heartbeat, attempts)
             else:
                 # A synchronous tool: the SDK sends heartbeats from the loop's own thread only.
                 loop.call_soon_threadsafe(here.copy().run, activity.heartbeat, attempts)

@@ -84,6 +84,8 @@ class Lease:
         self._task = task
         self._since: tuple[float, float] | None = (clock(), time.time()) if sure else None
         self._last_word: float | None = None
+        self.over = False
+        """Whether the tool's own code has ended."""
 
     @property
     def in_doubt(self) -> bool:
@@ -148,6 +150,7 @@ class Lease:
             yield
         finally:
             self._last_word = None
+            self.over = True
 
     @contextlib.contextmanager
     def carried_by(self, carrier: Carrier) -> Iterator[None]:
