@@ -33,6 +33,8 @@ _TYPES = {
     "thinking": "thinking_mismatch",
 }
 _UNUSABLE = ("unusable_reply", "reply_too_large")
+# Nobody waited any longer: the provider may finish the reply all the same, and bill it.
+_ABANDONED = ("read_timeout", "timeout")
 
 log = structlog.get_logger("turnkeeper.generate")
 
@@ -45,7 +47,7 @@ class _Past(BaseModel):
     unusable: int = 0
     """Replies that could not be stored."""
     lost_tokens: int = 0
-    """What attempts that got an answer and failed may have cost."""
+    """What attempts that failed, though they got an answer or gave up waiting, may have cost."""
 
 
 class Generate:
@@ -132,8 +134,8 @@ class Generate:
             reply = await self._provider(spec).generate(request, progress)
             return admit_reply(reply, turn=asked.turn, known_ids=view.call_ids)
         except ProviderError as error:
-            if progress.first_token_ms is not None:
-                # It has answered, and will be paid: four bytes are about a token.
+            if progress.first_token_ms is not None or error.code in _ABANDONED:
+                # It has answered, or may yet, and will be paid: four bytes are about a token.
                 past.lost_tokens += (progress.sent_bytes + progress.received_bytes) // 4
             past.whole = past.whole or error.stream_unusable
             past.unusable += error.code in _UNUSABLE

@@ -24,6 +24,7 @@ from tests.rig import RigFactory, open_rig
 from tests.workers import SiteFactory, open_site
 from turnkeeper.client import AgentClient
 from turnkeeper.converter import data_converter
+from turnkeeper.testing import EffectLedger
 from turnkeeper.testing.embedded import EmbeddedServer, dev_server_arguments, find_temporal
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -127,6 +128,15 @@ def rig(client: Client, tmp_path: Path) -> RigFactory:
 def site(client: Client, server: EmbeddedServer, tmp_path: Path) -> SiteFactory:
     """Opens sites, with worker processes, on the session's server."""
     return functools.partial(open_site, client, server.address, tmp_path)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EffectLedger]:
+    """The oracle, where the tools of this process find it."""
+    with EffectLedger(tmp_path / "effects.db") as running:
+        monkeypatch.setenv("LEDGER_URL", running.url)
+        monkeypatch.setenv("CALL_LOG", str(tmp_path / "calls.jsonl"))
+        yield running
 
 
 @pytest.fixture(scope="session")

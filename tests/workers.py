@@ -16,6 +16,7 @@ from typing import Any
 
 from temporalio.client import Client
 
+from tests.crash.agents import read_notes
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.client import AgentClient, AgentRunHandle
 from turnkeeper.testing import ScriptedProvider
@@ -24,6 +25,14 @@ from turnkeeper.testing.process import ChildProcess
 ROOT = Path(__file__).resolve().parent.parent
 WORKER = ("worker.py",)
 CRASHING_WORKER = ("-m", "tests.crash")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that is dead and not collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @dataclasses.dataclass
@@ -74,9 +83,7 @@ class Site:
 
     def calls(self, event: str, tool: str = "") -> list[dict[str, Any]]:
         """What the tools left in their log."""
-        log = Path(self.environment["CALL_LOG"])
-        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-        return [x for x in lines if x["event"] == event and tool in ("", x["tool"])]
+        return read_notes(event, tool, log=self.environment["CALL_LOG"])
 
     def logged(self, process: ChildProcess) -> list[dict[str, Any]]:
         """The lines of a worker's log."""

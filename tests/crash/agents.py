@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from turnkeeper import Agent, ToolContext, tool
@@ -21,6 +22,13 @@ def note(event: str, ctx: ToolContext, **more: Any) -> None:
     os.write(file, json.dumps(line).encode() + b"\n")
     os.fsync(file)
     os.close(file)
+
+
+def read_notes(event: str, tool: str = "", *, log: str = "") -> list[dict[str, Any]]:
+    """The lines about an event, in order; `log` if it is not this process's own."""
+    path = Path(log or os.environ["CALL_LOG"])
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [x for x in lines if x["event"] == event and tool in ("", x["tool"])]
 
 
 async def _work(ctx: ToolContext, seconds: float) -> str:

@@ -1,0 +1,342 @@
+"""Failures that people met in public: tools that outlived their run, their time or their worker.
+
+The ids are those of the collected reports. Timeouts are shorter than in those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+
+from tests import effect_tools
+from tests.crash.agents import read_notes
+from tests.rig import Rig, RigFactory, until
+from tests.workers import SiteFactory, alive
+from turnkeeper import Limits, StopRun, ToolContext, ToolFailed, tool
+from turnkeeper.client import AgentRunHandle
+from turnkeeper.errors import RunCancelled
+from turnkeeper.testing import EffectLedger, call, calls, text
+
+FAST = {"heartbeat_seconds": 1}
+BEAT = ("--heartbeat-seconds", "2")
+TOLD: Callable[[Any], Any] = lambda x: text(x.last_results[0].text)  # noqa: E731
+
+
+async def cancel(r: Rig, run: AgentRunHandle) -> float:
+    """Cancel a run through Temporal; the seconds until it had ended."""
+    asked = time.monotonic()
+    await r.client.get_workflow_handle(run.id).cancel()
+    with pytest.raises(RunCancelled):
+        await run.result(timeout=20)
+    return time.monotonic() - asked
+
+
+# --- cancelled runs -------------------------------------------------------------------------------
+
+
+async def test_b23_a_tool_that_reads_for_ever_ends_with_its_run(
+    rig: RigFactory, ledger: EffectLedger
+) -> None:
+    """A program that reads its standard input for ever, in a session of its own: the cancel answers
+    the call, the program is dead, and what is asked next is served. (A closed run takes no message:
+    the next one is a run of its own, on the same worker.)"""
+    script = [[call("ask"), text("Hello again.")]]
+    async with rig(script, tools=[effect_tools.ask], settings=FAST | {"max_activities": 1}) as r:
+        run = await r.start()
+        (begun,) = await until(lambda: read_notes("begin"))
+        assert alive(begun["pid"])
+        assert await cancel(r, run) < 3
+        assert not alive(begun["pid"])
+        kinds = [e.event_type for e in await r.events(run.id)]
+        assert kinds.count(EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED) == 1
+        assert len((await r.transcript(run.id)).tail) == 1
+        assert (await r.run()).answer == "Hello again."
+        assert not r.provider.rejections
+    assert not ledger.arrivals()
+
+
+async def test_b38_a_process_writes_nothing_after_a_cancel_or_a_timeout(
+    rig: RigFactory, ledger: EffectLedger
+) -> None:
+    """A synchronous tool that would write after 4 s, cancelled after 1 s, and timed out after
+    1.5 s: its process is dead within the heartbeat timeout and two seconds, nothing is written,
+    and the worker's only slot serves the next call."""
+    brief = tool(effect="once", timeout=1.5, name="brief")(effect_tools.pay.function)
+    steps = {"cancel": call("pay", {"before": 4}), "time out": call("brief", {"before": 4})}
+
+    def script(exchange: Any) -> Any:
+        return TOLD(exchange) if exchange.turn else steps.get(exchange.prompt, call("pay"))
+
+    alone = FAST | {"max_activities": 1}
+    async with rig(script, tools=[effect_tools.pay, brief], settings=alone) as r:
+        run = await r.start("cancel")
+        await until(lambda: read_notes("begin"))
+        await asyncio.sleep(1)
+        assert await cancel(r, run) < 3
+        next_ones = [await r.run("next")]
+        late = await r.run("time out")
+        assert "did not finish within 1.5 seconds" in (late.answer or "")
+        begun = read_notes("begin")[-1]
+        await until(lambda: not alive(begun["pid"]), timeout=3)
+        next_ones.append(await r.run("next"))
+        await asyncio.sleep(max(0, begun["time"] + 4.5 - time.time()))
+    assert [x.answer for x in next_ones] == [a.receipt for a in ledger.arrivals()]
+
+
+async def test_b41_every_tool_has_a_heartbeat_timeout_so_that_a_cancel_arrives(
+    rig: RigFactory,
+) -> None:
+    """Whether a tool heartbeats or not, and whatever its effect, the server is told how long it may
+    be silent; a cancel reaches it within that time and two seconds."""
+    reached: list[float] = []
+    begun: list[str] = []
+
+    def waiting(effect: str, *, beats: bool) -> Any:
+        async def work(ctx: ToolContext) -> str:
+            """Work for ever."""
+            begun.append(ctx.tool)
+            try:
+                while True:
+                    await asyncio.sleep(0.1)
+                    if beats:
+                        ctx.heartbeat("alive")
+            except asyncio.CancelledError:
+                reached.append(time.monotonic())
+                raise
+
+        return tool(effect=effect, name=f"{effect}_{beats}")(work)  # type: ignore[call-overload]
+
+    effects = ("read", "idempotent", "once")
+    tools = [waiting(e, beats=b) for e, b in itertools.product(effects, (True, False))]
+    async with rig(lambda x: call(x.prompt), tools=tools, settings=FAST) as r:
+        runs = [await r.start(t.name) for t in tools]
+        await until(lambda: len(begun) == len(tools))
+        asked = time.monotonic()
+        await asyncio.gather(*(cancel(r, run) for run in runs))
+        assert len(reached) == len(tools)
+        assert max(reached) - asked < 1 + 2
+        for run in runs:
+            scheduled = [
+                e.activity_task_scheduled_event_attributes
+                for e in await r.events(run.id)
+                if e.HasField("activity_task_scheduled_event_attributes")
+            ]
+            (asked_for,) = [s for s in scheduled if not s.activity_type.name.startswith("run.")]
+            assert asked_for.heartbeat_timeout.ToTimedelta().total_seconds() == 1
+
+
+# --- calls beside each other ----------------------------------------------------------------------
+
+
+async def test_b25_each_of_four_calls_keeps_its_own_end(rig: RigFactory) -> None:
+    """Two succeed, one raises, one is cancelled alone: four results in call order, each with its
+    own status, and the model reads them all."""
+    told: list[Any] = []
+
+    @tool(effect="read")
+    async def good(n: int) -> str:
+        """Succeed, after the others have failed."""
+        await asyncio.sleep(0.3)
+        return f"good {n}"
+
+    @tool(effect="read", retries=0)
+    async def bad() -> str:
+        """Raise."""
+        raise OSError("no such page")
+
+    @tool(effect="read", retries=0)
+    async def lone() -> str:
+        """Be cancelled, and no other."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(60)
+        return "never"
+
+    def answer(exchange: Any) -> Any:
+        told.extend(exchange.last_results)
+        return text("Done.")
+
+    asked = calls([("good", {"n": 1}), ("bad", {}), ("lone", {}), ("good", {"n": 2})])
+    async with rig([asked, answer], tools=[good, bad, lone]) as r:
+        result = await r.run()
+        assert (result.outcome, result.calls, result.errors) == ("completed", 4, 2)
+        entries = [e for e in (await r.transcript()).entries if e.kind == "result"]
+        assert [e.value["tool"] for e in entries] == ["good", "bad", "lone", "good"]
+        assert not r.provider.rejections
+    assert [t.is_error for t in told] == [False, True, True, False]
+    texts = [t.text for t in told]
+    assert (texts[0], texts[3]) == ("good 1", "good 2")
+    assert "no such page" in texts[1]
+    assert "CancelledError" in texts[2]
+
+
+@pytest.mark.parametrize("how", ["stop", "limit"])
+async def test_b27_no_sibling_acts_after_the_run_has_ended(
+    rig: RigFactory, ledger: EffectLedger, how: str
+) -> None:
+    """One call raises at once and that ends the run, by StopRun or by the limit of errors; one
+    beside it would write after 2 s: it is cancelled, or awaited, before the run's end."""
+
+    @tool(effect="read")
+    async def fail() -> str:
+        """Fail."""
+        raise StopRun("enough") if how == "stop" else ToolFailed("no")
+
+    script = [calls([("fail", {}), ("peek", {"before": 2})]), text("Never.")]
+    tools, limits = [fail, effect_tools.peek], Limits(consecutive_errors=1)
+    async with rig(script, tools=tools, limits=limits, settings=FAST) as r:
+        run = await r.start()
+        await until(lambda: read_notes("begin"))
+        result = await run.result(check=False, timeout=20)
+        closed = (await r.client.get_workflow_handle(run.id).describe()).close_time
+        assert closed is not None
+        await asyncio.sleep(max(0, read_notes("begin")[0]["time"] + 2.5 - time.time()))
+    if how == "stop":
+        assert result.outcome == "stopped"
+        assert (ledger.arrivals(), read_notes("posted")) == ([], [])
+    else:
+        assert len(ledger.arrivals()) == len(read_notes("end")) == 1
+    assert all(a.time <= closed.timestamp() for a in ledger.arrivals())
+
+
+# --- attempts that take too long ------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("ledger")
+async def test_b40_an_attempt_out_of_time_does_not_run_beside_the_next(rig: RigFactory) -> None:
+    """30 s of work, 1 s of time, three attempts, no heartbeat of its own: each attempt is stopped
+    by its worker, in a process as in the worker itself; two never live at once for longer than the
+    heartbeat timeout, and none lives on."""
+    asynchronous: list[tuple[int, float]] = []
+
+    async def chime(ctx: ToolContext) -> str:
+        """Say ten times a second that this attempt lives."""
+        for _ in range(300):
+            asynchronous.append((ctx.attempt, time.time()))
+            await asyncio.sleep(0.1)
+        return "chimed"
+
+    short: dict[str, Any] = {"effect": "idempotent", "timeout": 1, "retries": 2}
+    tools = [
+        tool(**short, name="tick")(effect_tools.tick.function),
+        tool(**short, name="chime")(chime),
+    ]
+    arguments = {"tick": {"seconds": 30}, "chime": {}}
+    script = lambda x: TOLD(x) if x.turn else call(x.prompt, arguments[x.prompt])  # noqa: E731
+    async with rig(script, tools=tools, settings=FAST) as r:
+        results = await asyncio.gather(r.run("tick"), r.run("chime"))
+        await asyncio.sleep(1.5)
+        ended = time.time()
+        await asyncio.sleep(0.5)
+    assert all("3 attempts" in (x.answer or "") for x in results)
+    ticks = [(line["attempt"], line["time"]) for line in read_notes("tick")]
+    for lived in (ticks, asynchronous):
+        spans = [[t for n, t in lived if n == attempt] for attempt in (1, 2, 3)]
+        assert all(earlier[-1] - later[0] < 1 for earlier, later in itertools.pairwise(spans))
+        assert lived[-1][1] < ended
+
+
+@pytest.mark.crash
+async def test_b62_a_worker_that_died_at_once_is_missed_as_soon_as_any(
+    site: SiteFactory, ledger: EffectLedger
+) -> None:
+    """Two workers die in one call, the second 200 ms after it took it up: both times another worker
+    has it within the heartbeat timeout and five seconds."""
+    script = [call("refund", {"before": 60, "slow": 2}), TOLD]
+    async with site(script, module="tests.effect_tools", environment=ledger_of(ledger)) as s:
+        workers = await asyncio.gather(*(s.worker(*BEAT) for _ in range(3)))
+        run = await s.start(agent="effects")
+        for number, alive_for in ((1, 1.0), (2, 0.2)):
+            await until(lambda number=number: len(s.calls("begin")) == number)  # type: ignore[misc]
+            begun = s.calls("begin")[-1]
+            await asyncio.sleep(max(0, begun["time"] + alive_for - time.time()))
+            await s.kill(next(w for w in workers if w.pid == begun["pid"]))
+            killed = time.time()
+            await until(lambda number=number: len(s.calls("begin")) > number)  # type: ignore[misc]
+            assert s.calls("begin")[-1]["time"] - killed < 2 + 5
+        assert (await run.result(timeout=30)).errors == 0
+    assert len(ledger.arrivals()) == 1
+
+
+@pytest.mark.crash
+async def test_b63_each_timeout_is_told_and_their_number_bounded(site: SiteFactory) -> None:
+    """A tool that blocks for ever in native code: two attempts are allowed and made, the log has a
+    line with the run's id for each that ran out of time, and then the model reads it."""
+    async with site([call("hang"), TOLD], module="tests.effect_tools") as s:
+        worker = await s.worker(*BEAT)
+        run = await s.start(agent="effects")
+        result = await run.result(timeout=40)
+        assert "failed after 2 attempts: it did not finish within 2 s" in (result.answer or "")
+        begun = s.calls("begin")
+        assert [line["attempt"] for line in begun] == [1, 2]
+        assert not any(alive(line["pid"]) for line in begun)
+        told = [x for x in s.logged(worker) if x["event"] == "attempts timed out"]
+        assert [(x["workflow_id"], x["tool"], x["attempts"]) for x in told] == [
+            (run.id, "hang", 1)
+        ] * 2
+        assert all(x["run_id"] for x in told)
+
+
+# --- workers that are stopped ---------------------------------------------------------------------
+
+
+def ledger_of(ledger: EffectLedger) -> dict[str, str]:
+    """What worker processes have to know."""
+    return {"LEDGER_URL": ledger.url}
+
+
+@pytest.mark.crash
+async def test_b81_sigterm_lets_a_running_tool_finish(
+    site: SiteFactory, ledger: EffectLedger
+) -> None:
+    """A rolling restart without any option: the worker takes no more work, the one attempt ends and
+    is recorded, and what is started meanwhile goes to the next worker."""
+    script = lambda x: TOLD(x) if x.turn else call("send", {"before": float(x.prompt)})  # noqa: E731
+    async with site(script, module="tests.effect_tools", environment=ledger_of(ledger)) as s:
+        first, second = await asyncio.gather(s.worker(*BEAT), s.worker(*BEAT))
+        slow = await s.start("5", agent="effects")
+        await until(lambda: s.calls("begin"))
+        stopped = first if s.calls("begin")[0]["pid"] == first.pid else second
+        ending = asyncio.create_task(asyncio.to_thread(stopped.end, 60))
+        await until(lambda: any(x["event"] == "worker stops" for x in s.logged(stopped)))
+        quick = [await s.start("0", agent="effects") for _ in range(4)]
+        for run in quick:
+            assert (await run.result(timeout=30)).errors == 0
+        assert not s.calls("end") or s.calls("end")[-1]["run"] != slow.id
+        await ending
+        assert stopped.status == 0
+        result = await slow.result(timeout=30)
+        assert (result.answer, result.errors) == (ledger.arrivals()[-1].receipt, 0)
+        taken = [line["pid"] for line in s.calls("begin")]
+        assert taken.count(stopped.pid) == 1
+    assert len(ledger.arrivals()) == len(taken) == 5
+
+
+@pytest.mark.crash
+async def test_b81_without_grace_a_tool_is_interrupted_by_name(
+    site: SiteFactory, ledger: EffectLedger
+) -> None:
+    """Grace that is not enough: `once`, in the worker or in a process, is interrupted, said to be,
+    and not begun again; what is safe to repeat is repeated under its key."""
+    script = lambda x: TOLD(x) if x.turn else call(x.prompt, {"before": 30})  # noqa: E731
+    async with site(script, module="tests.effect_tools", environment=ledger_of(ledger)) as s:
+        first = await s.worker(*BEAT, "--grace-seconds", "0")
+        runs = {name: await s.start(name, agent="effects") for name in ("send", "pay", "refund")}
+        await until(lambda: len(s.calls("begin")) == 3)
+        await asyncio.gather(asyncio.to_thread(first.end, 30), s.worker(*BEAT))
+        answers = {name: (await run.result(timeout=60)).answer for name, run in runs.items()}
+        assert [line["attempt"] for line in s.calls("begin", "refund")] == [1, 2]
+        assert len({line["key"] for line in s.calls("begin", "refund")}) == 1
+        assert len(s.calls("begin")) == 4
+    (refunded,) = ledger.arrivals()
+    assert answers.pop("refund") == refunded.receipt
+    for answer in answers.values():
+        assert "was interrupted" in str(answer)
+        assert "may or may not have taken effect" in str(answer)
