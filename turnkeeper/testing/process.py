@@ -14,7 +14,7 @@ from pathlib import Path
 
 from turnkeeper.errors import TurnkeeperError
 
-__all__ = ["ChildProcess", "ProcessError"]
+__all__ = ["ChildProcess", "ProcessError", "tail_of"]
 
 _LOG_TAIL_BYTES = 2_000
 _POLL_SECONDS = 0.02
@@ -149,12 +149,15 @@ class ChildProcess:
 
     def tail(self) -> str:
         """The end of the log, for an error message."""
-        if self.log is None:
-            return ""
-        text = self.log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
-        return f"\n{self.log} ends with:\n{text or '(nothing)'}"
+        return tail_of(self.log) if self.log else ""
 
     def _dismiss_watchdog(self) -> None:
         if self._watchdog.poll() is None:
             with contextlib.suppress(BrokenPipeError):
                 self._watchdog.communicate(b"done\n")
+
+
+def tail_of(log: Path) -> str:
+    """The end of a log, for an error message."""
+    text = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
+    return f"\n{log} ends with:\n{text or '(nothing)'}"

@@ -1,0 +1,1 @@
+"""The crash suite: every crash point, at its first and second passing, and what must hold."""

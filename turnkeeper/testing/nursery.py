@@ -1,0 +1,240 @@
+"""Forks workers off a process that has imported already what they need.
+
+A worker's imports take seconds of a processor, most of the time of a case whose worker dies after a
+second. A worker from here is a process like any other, with a session, a log, an environment and a
+wait status of its own:
+
+    with Nursery.start(checkout, ["anthropic", "temporalio.worker"]) as nursery:
+        worker = nursery.fork("worker-1", ["worker.py", "--agents", "my_agents"], folder=tmp_path)
+
+What it runs are the arguments of `turnkeeper.testing.crashing`. All of them end with the nursery,
+which ends with the process that started it. Agents are never preloaded: their tools get their crash
+points when they are imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from turnkeeper.testing.process import ProcessError, tail_of
+
+__all__ = ["ForkedProcess", "Nursery"]
+
+_START_SECONDS = 90.0
+_POLL_SECONDS = 0.02
+
+
+class ForkedProcess:
+    """A worker that was forked; the like of `ChildProcess`."""
+
+    def __init__(self, name: str, pid: int, log: Path, ready_file: Path, nursery: Nursery) -> None:
+        self.name = name
+        self.pid = pid
+        self._log = log
+        self._ready_file = ready_file
+        self._nursery = nursery
+
+    @property
+    def status(self) -> int | None:
+        """None while it lives, then its exit code, or minus the signal that killed it."""
+        return self._nursery.statuses.get(self.pid)
+
+    def wait_ready(self, timeout: float) -> str:
+        """Wait for the ready file; its content.
+
+        Raises:
+            ProcessError: it ended, or is not ready after `timeout` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while not self._ready_file.exists():
+            if self.status is not None or time.monotonic() > deadline:
+                raise ProcessError(f"{self.name} is not ready, status {self.status}{self.tail()}")
+            time.sleep(_POLL_SECONDS)
+        return self._ready_file.read_text()
+
+    def wait(self, timeout: float) -> int:
+        """Wait for its end: the exit code, or minus the signal that killed it.
+
+        Raises:
+            ProcessError: it lives on after `timeout` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while (status := self.status) is None:
+            if time.monotonic() > deadline:
+                raise ProcessError(f"{self.name} (pid {self.pid}) does not end")
+            time.sleep(_POLL_SECONDS)
+        return status
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def tail(self) -> str:
+        """The end of the log, for an error message."""
+        return tail_of(self._log)
+
+
+class Nursery:
+    """The process that forks; made by `start`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.statuses: dict[int, int] = {}
+        """Of the processes that have ended, by process id."""
+        self._process = process
+        self._forked: list[int] = []
+        self._told = threading.Condition()
+        self._one_at_a_time = threading.Lock()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    @classmethod
+    def start(cls, root: Path, preload: Sequence[str]) -> Nursery:
+        """Start it in the folder `root`; the modules are imported before the first fork."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "turnkeeper.testing.nursery", *preload],
+            cwd=root,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        return cls(process)
+
+    def fork(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        folder: Path,
+        environment: Mapping[str, str],
+    ) -> ForkedProcess:
+        """Start a worker; `folder` gets `NAME.ready` and `NAME.log`.
+
+        Raises:
+            ProcessError: the nursery does not answer, a module cannot be imported, say.
+        """
+        log, ready_file = folder / f"{name}.log", folder / f"{name}.ready"
+        ready_file.unlink(missing_ok=True)
+        log.touch()
+        order = {
+            "arguments": [*arguments, "--ready-file", str(ready_file)],
+            "environment": dict(environment),
+            "log": str(log),
+        }
+        assert self._process.stdin is not None
+        with self._one_at_a_time:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(json.dumps(order) + "\n")
+                self._process.stdin.flush()
+            with self._told:
+                if not self._told.wait_for(lambda: self._forked, _START_SECONDS):
+                    raise ProcessError(f"the nursery (pid {self._process.pid}) does not answer")
+                return ForkedProcess(name, self._forked.pop(), log, ready_file, self)
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            told = json.loads(line)
+            with self._told:
+                if "status" in told:
+                    self.statuses[told["pid"]] = told["status"]
+                else:
+                    self._forked.append(told["pid"])
+                self._told.notify_all()
+
+    def stop(self) -> None:
+        """End it and all that it has forked."""
+        self._process.communicate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+# --- the other side ---------------------------------------------------------------------------
+
+
+def _serve(preload: Sequence[str]) -> None:
+    """Fork one process for each line of input, and tell of each one's end."""
+    for module in preload:
+        importlib.import_module(module)
+    assert threading.active_count() == 1, "a module started a thread: no fork is safe"
+    living: set[int] = set()
+    signal.signal(signal.SIGCHLD, lambda *_: _reap(living))
+    for line in sys.stdin:
+        order = json.loads(line)
+        # Its end must not be told of before it is known.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        pid = os.fork()
+        if pid == 0:
+            _become(order)
+        living.add(pid)
+        _tell({"pid": pid})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for pid in living:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _reap(living: set[int]) -> None:
+    while living:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        living.discard(pid)
+        _tell({"pid": pid, "status": os.waitstatus_to_exitcode(status)})
+
+
+def _tell(message: dict[str, Any]) -> None:
+    os.write(1, json.dumps(message).encode() + b"\n")
+
+
+def _become(order: dict[str, Any]) -> NoReturn:
+    """Be the worker, with nothing of the nursery's own."""
+    status = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        os.setsid()
+        log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.environ.clear()
+        os.environ.update(order["environment"])
+        from turnkeeper.testing.crashing import main
+
+        main(order["arguments"])
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # noqa: BLE001 - told in the log, as the interpreter would
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1:])
