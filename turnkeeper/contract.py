@@ -34,6 +34,8 @@ SEAL = "run.seal"
 
 STOP = "stop"
 """Update and signal, body `StopRequest`: end the run."""
+RESOLVE = "resolve"
+"""Update and signal, body `ResolveRequest`: say whether a call with an unknown outcome happened."""
 STATUS = "status"
 """Query, answers `RunStatus`."""
 
@@ -43,6 +45,7 @@ ATTRIBUTE_TYPES = {
     "TurnkeeperOutcome": "Keyword",
     "TurnkeeperModel": "Keyword",
     "TurnkeeperTenant": "Keyword",
+    "TurnkeeperUnknown": "Keyword",
     "TurnkeeperTurns": "Int",
     "TurnkeeperTokens": "Int",
     "TurnkeeperCostUsd": "Double",
@@ -104,6 +107,18 @@ class StopRequest(Strict):
     """The body of `stop`."""
 
     reason: Annotated[str, Field(max_length=2_000)] = ""
+    actor: Annotated[str, Field(max_length=200)] | None = None
+
+
+class ResolveRequest(Strict):
+    """The body of `resolve`."""
+
+    call_id: Annotated[str, Field(min_length=1, max_length=300)]
+    """Of a call that waits."""
+    landed: bool
+    """Whether it took effect."""
+    result: Annotated[str, Field(max_length=20_000)] = ""
+    """What the model reads: the receipt, or why it did not happen."""
     actor: Annotated[str, Field(max_length=200)] | None = None
 
 
@@ -183,6 +198,26 @@ class Usage(_Inner):
         return Usage(**{f: getattr(self, f) + getattr(other, f) for f in Usage.model_fields})
 
 
+class UnknownCall(_Inner):
+    """A tool call of which nobody could tell whether it took effect."""
+
+    turn: int
+    call_id: str
+    tool: str
+    key: str
+    """The idempotency key: what the target may know the effect by."""
+    arguments: str = ""
+    """One line, cut."""
+    what: str = ""
+    """How it came about: one line, cut."""
+    since: float = 0
+    """Workflow time, seconds since 1970."""
+    status: Literal["waiting", "open", "landed", "not_landed"] = "open"
+    """`waiting` for a person; `open`: the model was told, or the run has ended; else settled."""
+    actor: str | None = None
+    """Who settled it."""
+
+
 class RunResult(_Inner):
     """How a run ended. The workflow's result, or the details of its failure."""
 
@@ -199,6 +234,8 @@ class RunResult(_Inner):
     usage: Usage = Field(default_factory=Usage)
     seconds: float = 0
     transcript: Position = Field(default_factory=Position)
+    unknown: list[UnknownCall] = Field(default_factory=list)
+    """The last calls whose outcome was, or is, unknown."""
 
 
 class CallStatus(_Inner):
@@ -223,6 +260,8 @@ class RunStatus(_Inner):
     usage: Usage = Field(default_factory=Usage)
     limits: Limits = Limits()
     outcome: str | None = None
+    unknown: list[UnknownCall] = Field(default_factory=list)
+    """As in `RunResult`."""
 
 
 class LoadAgentInput(_Inner):
@@ -347,5 +386,12 @@ class SealOutput(_Inner):
 
 def schemas() -> dict[str, Any]:
     """JSON schemas of the public contract, by name."""
-    public: tuple[type[BaseModel], ...] = (RunRequest, RunResult, RunStatus, StopRequest, Limits)
+    public: tuple[type[BaseModel], ...] = (
+        RunRequest,
+        RunResult,
+        RunStatus,
+        StopRequest,
+        ResolveRequest,
+        Limits,
+    )
     return {m.__name__: m.model_json_schema() for m in public}

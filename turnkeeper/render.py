@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from turnkeeper.contract import LOAD_AGENT, RunResult, Usage
+from turnkeeper.contract import LOAD_AGENT, RunResult, UnknownCall, Usage
 from turnkeeper.entries import Entry
-from turnkeeper.state import Phase, RunState
+from turnkeeper.state import Call, Phase, RunState
 from turnkeeper.text import one_line, printable, utf8_size, well_formed
 
 SUMMARY_BYTES = 200
@@ -43,10 +44,12 @@ def generate_summary(turn: int, model: str) -> str:
     return _cut(f"turn {turn} · {one_line(model, 80)}")
 
 
-def call_summary(turn: int, arguments: Mapping[str, Any]) -> str:
-    """The summary of a tool call: `turn 1 · q="annual revenue 2025"`."""
+def call_summary(turn: int, arguments: Mapping[str, Any], key: str | None = None) -> str:
+    """The summary of a tool call: `turn 1 · q="annual revenue 2025"`, the key at its end."""
     told = arguments_line(arguments, SUMMARY_BYTES)
-    return _cut(f"turn {turn}" + (f" · {told}" if told else ""))
+    end = f" · key {key}" if key else ""
+    start = f"turn {turn}" + (f" · {told}" if told else "")
+    return _cut(start, SUMMARY_BYTES - utf8_size(end)) + end
 
 
 def arguments_line(arguments: Mapping[str, Any], limit: int) -> str:
@@ -80,11 +83,13 @@ def run_card(state: RunState, workflow_id: str = "ID") -> str:
     """The run at a glance, as markdown of at most `CARD_BYTES` bytes, for Temporal's details."""
     asked = f"Asked: {_md(state.request.prompt)}"
     parts = [_headline(state), asked, "\n".join(_limits_used(state))]
+    if state.unknown:
+        parts.append(_unknown(state, workflow_id))
     if state.lines:
         last = (f"- turn {n.turn}: {_md(n.text)}" for n in state.lines[-_CARD_LINES:])
         parts.append("**Last turns**\n\n" + "\n".join(last))
     if state.outcome is None:
-        command = _code(f"starter.py stop {workflow_id} --reason ...", 250)
+        command = _code(f"starter.py stop {_word(workflow_id)} --reason ...", 250)
         parts.append(f'To stop it: {command}, or the update `stop` with `{{"reason": "..."}}`.')
     return _cut("\n\n".join(parts), CARD_BYTES)
 
@@ -100,11 +105,49 @@ def waiting_for(state: RunState) -> str:
     if state.phase is Phase.GENERATE:
         return f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
+    if waiting := [c for c in state.calls if c.status == "waiting"]:
+        return person_awaited(waiting)
     if state.phase is Phase.EXECUTE and open_calls:
         more = len(open_calls) - _CARD_CALLS
         shown = ", ".join(open_calls[:_CARD_CALLS])
         return f"results of {shown}" + (f" and {more} more" if more > 0 else "")
     return "a worker"
+
+
+def person_awaited(waiting: Sequence[Call | UnknownCall]) -> str:
+    """What a run with waiting calls waits for, in words."""
+    asked = ", ".join(f"{one_line(c.tool, 64)} (call {one_line(c.call_id, 64)})" for c in waiting)
+    return f"a person to say whether {asked} took effect"
+
+
+def settling(run_id: str, call_id: str) -> str:
+    """The arguments of `starter.py` that settle a call, for a shell."""
+    ids = f"{_word(run_id)} {_word(call_id)}"
+    # One that begins with a dash would be taken for an option.
+    dashed = run_id.startswith("-") or call_id.startswith("-")
+    return f"unknown --landed -- {ids}" if dashed else f"unknown {ids} --landed"
+
+
+def _unknown(state: RunState, workflow_id: str) -> str:
+    rows = [
+        f"- {u.status.replace('_', ' ')}: turn {u.turn}, "
+        f"{_code(f'{u.tool} {u.arguments}', 120)}, call {_code(u.call_id, 80)}, "
+        f"key {_code(u.key, 40)}: {_md(u.what)}"
+        for u in state.unknown[-_CARD_CALLS:]
+    ]
+    if waiting := [u for u in state.unknown if u.status == "waiting"]:
+        call_id = waiting[0].call_id
+        command = _code(f"starter.py {settling(workflow_id, call_id)}", 600)
+        body = _code(json.dumps({"call_id": call_id, "landed": True, "result": "..."}), 400)
+        rows.append(
+            f"\nTo settle it: {command} (or `--not-landed`), or the update `resolve` with {body}."
+        )
+    return "**Outcome unknown**\n\n" + "\n".join(rows)
+
+
+def _word(text: str) -> str:
+    """For a shell: ids are chosen by callers and models."""
+    return shlex.quote(one_line(text, 250))
 
 
 def _headline(state: RunState) -> str:
@@ -248,6 +291,23 @@ def result_lines(result: RunResult) -> list[str]:
     if result.reason:
         lines.append(f"reason: {one_line(result.reason, 1_000)}")
     return lines
+
+
+def unknown_text(call: UnknownCall) -> str:
+    """What became of a call with an unknown outcome: `send (call c1) took effect, says ann`."""
+    by = f", says {one_line(call.actor, 100)}" if call.actor else ""
+    became = {
+        "waiting": "waits for a person to say whether it took effect",
+        "open": "may or may not have taken effect",
+        "landed": f"took effect{by}",
+        "not_landed": f"did not take effect{by}",
+    }[call.status]
+    return f"{one_line(call.tool, 64)} (call {one_line(call.call_id, 100)}) {became}"
+
+
+def unknown_line(call: UnknownCall) -> str:
+    """As `unknown_text`, with all that it may be looked up by."""
+    return f"unknown: turn {call.turn}, {unknown_text(call)}; key {one_line(call.key, 100)}"
 
 
 def usage_text(usage: Usage) -> str:

@@ -12,7 +12,15 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from turnkeeper.contract import GenerateOutput, RunRequest, Sealed, StopRequest, Usage
+from turnkeeper.contract import (
+    GenerateOutput,
+    ResolveRequest,
+    RunRequest,
+    Sealed,
+    StopRequest,
+    UnknownCall,
+    Usage,
+)
 from turnkeeper.entries import Entry, Position, arguments_digest, digest_of, message, result
 from turnkeeper.parse import CUT_CALL, Parsed, ProposedCall
 from turnkeeper.spec import (
@@ -22,12 +30,14 @@ from turnkeeper.spec import (
     Limits,
     ToolSpec,
 )
-from turnkeeper.text import clip, one_line
+from turnkeeper.text import clip, clip_json, one_line
 
 MAX_DISCARDED = 2
 """Replies in a row that may be thrown away (grown, senseless or empty) before the run ends."""
 MAX_LINES = 8
 """Turns that the run card shows."""
+MAX_UNKNOWN = 20
+"""Calls with an unknown outcome that are remembered, the last ones."""
 MAX_CONTINUED = 10
 """Paused replies in a row that are asked on."""
 
@@ -55,10 +65,12 @@ class Call(BaseModel):
     tool: str
     arguments: dict[str, object]
     key: str
-    status: Literal["proposed", "running", "done"] = "proposed"
+    status: Literal["proposed", "running", "waiting", "done"] = "proposed"
     outcome: Literal["ok", "error", "unknown", "not_run"] | None = None
     entry: Entry | None = None
     """Its result, once done."""
+    doubt: str = ""
+    """Why its outcome is unknown, while it waits for a person."""
     invalid: bool = False
     """An unknown tool, or arguments that it cannot take."""
 
@@ -140,6 +152,11 @@ class RunState(BaseModel):
     """Of the last turn's calls and results."""
     repeats: int = 0
     lines: list[Line] = Field(default_factory=list)
+
+    unknown: list[UnknownCall] = Field(default_factory=list)
+    """The last calls whose outcome was, or is, unknown."""
+    resolutions: list[ResolveRequest] = Field(default_factory=list)
+    """Accepted, and not applied yet."""
 
     stop: StopRequest | None = None
     closing: str | None = None
@@ -231,6 +248,64 @@ class RunState(BaseModel):
                     break
             broken = broken or (mutates and call.failed)
         return ready
+
+    def doubt(self, call: Call, text: str, now: float, *, may_wait: bool) -> None:
+        """The call may or may not have taken effect: what becomes of it is the agent's policy."""
+        policy = self.pinned.on_unknown
+        waits = policy == "wait" and may_wait
+        if waits:
+            call.status, call.doubt = "waiting", text
+        else:
+            call.finish("unknown", text)
+        if policy == "stop":
+            self.end("outcome_unknown", f"turn {self.turn}, call {call.call_id}: {text}")
+        noted = UnknownCall(
+            turn=self.turn,
+            call_id=call.call_id,
+            tool=call.tool,
+            key=call.key,
+            arguments=one_line(str(call.arguments), 200),
+            what=one_line(text, 300),
+            since=now,
+            status="waiting" if waits else "open",
+        )
+        self.unknown = [*self.unknown, noted][-MAX_UNKNOWN:]
+
+    def not_waiting(self, call_id: str) -> str | None:
+        """Why a call cannot be resolved; None if it can."""
+        waiting = [c.call_id for c in self.calls if c.status == "waiting"]
+        if call_id in waiting:
+            taken = any(r.call_id == call_id for r in self.resolutions)
+            return f"call {call_id} was resolved a moment ago" if taken else None
+        known = ", ".join(waiting) or "none"
+        return f"call_id: no call {one_line(call_id, 100)!r} waits to be resolved; waiting: {known}"
+
+    def resolve(self, said: ResolveRequest) -> None:
+        """A person says what became of a call."""
+        call = next(c for c in self.calls if c.status == "waiting" and c.call_id == said.call_id)
+        person = one_line(said.actor, 100) if said.actor else "a person"
+        if said.landed:
+            told = said.result or f"It took effect: {person} has checked."
+            shown = clip_json(told, self.result_bytes())
+            call.finish("ok", result(call.call_id, call.tool, shown))
+        else:
+            why = f" {said.result}" if said.result else ""
+            told = f"{call.tool} did not take effect: {person} has checked.{why}"
+            call.finish("error", clip_json(told, self.result_bytes()))
+        self._settled(call, "landed" if said.landed else "not_landed", said.actor)
+
+    def give_up(self, call: Call) -> None:
+        """Nobody resolves a waiting call any more: the run is to end."""
+        call.finish("unknown", call.doubt)
+        self._settled(call, "open", None)
+
+    def _settled(
+        self, call: Call, status: Literal["open", "landed", "not_landed"], actor: str | None
+    ) -> None:
+        change = {"status": status, "actor": actor}
+        self.unknown = [
+            u.model_copy(update=change) if u.key == call.key else u for u in self.unknown
+        ]
 
     def _no_such_tool(self, name: str) -> str:
         known = ", ".join(t.name for t in self.spec.tools) if self.spec else ""

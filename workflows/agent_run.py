@@ -29,9 +29,7 @@ from turnkeeper.contract import (
     RunStatus,
     SealInput,
     SealOutput,
-    StopRequest,
     Usage,
-    read_public,
 )
 from turnkeeper.entries import arguments_digest, message
 from turnkeeper.outcomes import OUTCOMES
@@ -213,9 +211,10 @@ class AgentRun:
         """A pump over the calls' states: start what may start, wait, again until all are done."""
         state = self.state
         while True:
+            self._take_resolutions()
             for call in state.startable():
                 self._start(call)
-            if not self.tasks:
+            if not self.tasks and not any(c.status == "waiting" for c in state.calls):
                 break
             cockpit.show(state)
             await self._wait()
@@ -246,13 +245,15 @@ class AgentRun:
             key=call.key,
             result_bytes=state.result_bytes(),
             metadata=state.request.metadata,
+            repeated=self._is_repeated(),
+            key_ttl=tool.key_ttl,
         )
         try:
             output: ExecuteOutput = await workflow.execute_activity(
                 call.tool, asked, result_type=ExecuteOutput, **options.execute(state, call, tool)
             )
         except ActivityError as error:
-            call.finish(*failures.told(error, tool))
+            self._without_result(call, failures.told(error, tool))
             return
         self.pace.executed(output)
         call.finish("ok" if output.status in ("ok", "stop") else "error", output.entry)
@@ -260,6 +261,30 @@ class AgentRun:
             state.end("stopped", output.reason)
         elif output.status == "invalid":
             call.invalid = True
+
+    def _is_repeated(self) -> bool:
+        """Whether another run, or this one before it was reset, may have used the same keys."""
+        info = workflow.info()
+        return (
+            self.state.request.request_key is not None or info.run_id != info.first_execution_run_id
+        )
+
+    def _without_result(self, call: Call, told: failures.Told) -> None:
+        if told.outcome != "unknown" or self.state.pinned.on_unknown is None:
+            call.finish(*told)
+            return
+        goes_on = self.state.outcome is None and not self._interrupted()
+        self.state.doubt(call, told.text, workflow.time(), may_wait=goes_on)
+        cockpit.publish_unknown(self.state)
+
+    def _take_resolutions(self) -> None:
+        state = self.state
+        if not state.resolutions:
+            return
+        for said in state.resolutions:
+            state.resolve(said)
+        state.resolutions = []
+        cockpit.publish_unknown(state)
 
     # --- RESUME ---------------------------------------------------------------------------------
 
@@ -294,9 +319,13 @@ class AgentRun:
             await self._drain()
 
     async def _wait(self) -> None:
-        """Until an activity in flight is done, or the run is to end."""
+        """Until an activity in flight is done, a call was resolved, or the run is to end."""
         await workflow.wait_condition(
-            lambda: self._interrupted() or any(t.done() for t in self.tasks)
+            lambda: (
+                self._interrupted()
+                or any(t.done() for t in self.tasks)
+                or bool(self.state.resolutions)
+            )
         )
         self._reap()
 
@@ -318,10 +347,14 @@ class AgentRun:
             self._reap()
             # What does not heed a cancel holds the run no longer than this.
             self.tasks = []
+        self._take_resolutions()
         for call in self.state.calls if self.state.phase == Phase.EXECUTE else []:
             tool = self.state.tool(call)
             if call.status == "running" and tool is not None:
-                call.finish(*failures.abandoned(tool))
+                self._without_result(call, failures.abandoned(tool))
+            elif call.status == "waiting":
+                self.state.give_up(call)
+                cockpit.publish_unknown(self.state)
             call.finish("not_run", "Not run: the run was ended.")
 
     # --- interruptions --------------------------------------------------------------------------
@@ -448,7 +481,7 @@ class AgentRun:
     async def stop_update(self, *args: Any) -> dict[str, str]:
         """End the run. Body: {"reason": "...", "actor": "..."}, both optional."""
         # The first one stays: it says who ended the run, and why.
-        self.state.stop = self.state.stop or _stop_request(args)
+        self.state.stop = self.state.stop or boundary.stop_request(args)
         self.acknowledging = True
         return {"accepted": "stop"}
 
@@ -458,7 +491,7 @@ class AgentRun:
         if self.refused is not None:
             raise boundary.refusal(self.refused)
         try:
-            _stop_request(args)
+            boundary.stop_request(args)
         except ValueError as error:
             raise ApplicationError(str(error), type="invalid_request", non_retryable=True) from None
 
@@ -467,9 +500,43 @@ class AgentRun:
         """End the run, also while no worker is up. Body as above; a wrong one is dropped."""
         try:
             if self.refused is None:
-                self.state.stop = self.state.stop or _stop_request(args)
+                self.state.stop = self.state.stop or boundary.stop_request(args)
         except ValueError as error:
             workflow.logger.warning("stop signal dropped: %s", one_line(str(error), 300))
+
+    @workflow.update(name=contract.RESOLVE)
+    async def resolve_update(self, *args: Any) -> dict[str, str]:
+        """Say whether a call happened. Body: {"call_id": "...", "landed": true, "result": "..."}"""
+        self.state.resolutions.append(boundary.resolve_request(args))
+        self.acknowledging = True
+        return {"accepted": "resolve"}
+
+    @resolve_update.validator
+    def check_resolve(self, *args: Any) -> None:
+        """Refused here, an update leaves nothing in history."""
+        if self.refused is not None:
+            raise boundary.refusal(self.refused)
+        try:
+            problem = self.state.not_waiting(boundary.resolve_request(args).call_id)
+        except ValueError as error:
+            problem = str(error)
+        if problem:
+            raise ApplicationError(problem, type="invalid_request", non_retryable=True) from None
+
+    @workflow.signal(name=contract.RESOLVE)
+    def resolve_signal(self, *args: Any) -> None:
+        """As the update, also while no worker is up; what would be refused there is dropped."""
+        if self.refused is not None:
+            return
+        try:
+            said = boundary.resolve_request(args)
+            problem = self.state.not_waiting(said.call_id)
+        except ValueError as error:
+            problem = str(error)
+        if problem:
+            workflow.logger.warning("resolve signal dropped: %s", one_line(problem, 300))
+        else:
+            self.state.resolutions.append(said)
 
     @workflow.query(name=contract.STATUS)
     def status(self, *_args: Any) -> RunStatus:
@@ -497,10 +564,5 @@ class AgentRun:
             usage=state.usage,
             limits=state.limits,
             outcome=state.outcome,
+            unknown=state.unknown,
         )
-
-
-def _stop_request(args: Sequence[Any]) -> StopRequest:
-    if len(args) > 1:
-        raise ValueError(f"send one JSON object, not {len(args)} arguments")
-    return read_public(StopRequest, args[0] if args and args[0] is not None else {})

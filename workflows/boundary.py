@@ -8,12 +8,20 @@ a bad one ends the run by name.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from turnkeeper.contract import WORKFLOW, RunRequest, RunResult, read_public
+from turnkeeper.contract import (
+    WORKFLOW,
+    ResolveRequest,
+    RunRequest,
+    RunResult,
+    StopRequest,
+    read_public,
+)
 from turnkeeper.entries import message, strict_json
 from turnkeeper.errors import AdmissionError
 from turnkeeper.state import RunState, key_base
@@ -70,6 +78,28 @@ def _request(args: Sequence[RawValue]) -> RunRequest:
         raise Refused(one_line(str(error), 1_000)) from None
 
 
+def stop_request(args: Sequence[Any]) -> StopRequest:
+    """The body of a stop message, which may be left out.
+
+    Raises:
+        ValueError: says what is wrong with it.
+    """
+    if len(args) > 1:
+        raise ValueError(f"send one JSON object, not {len(args)} arguments")
+    return read_public(StopRequest, args[0] if args and args[0] is not None else {})
+
+
+def resolve_request(args: Sequence[Any]) -> ResolveRequest:
+    """The body of a resolve message.
+
+    Raises:
+        ValueError: says what is wrong with it.
+    """
+    if len(args) != 1:
+        raise ValueError(f"send one JSON object, not {len(args)} arguments")
+    return read_public(ResolveRequest, args[0])
+
+
 def refusal(reason: str) -> ApplicationError:
     """The end of a run that never began."""
     result = RunResult(outcome="invalid_request", reason=reason)
@@ -91,4 +121,5 @@ def result_of(state: RunState) -> RunResult:
         usage=state.usage,
         seconds=round(workflow.now().timestamp() - state.started, 3),
         transcript=state.base,
+        unknown=state.unknown,
     )

@@ -13,7 +13,7 @@ from turnkeeper.text import one_line
 
 _KEYWORDS = {
     name: SearchAttributeKey.for_keyword(f"Turnkeeper{name}")
-    for name in ("Agent", "Status", "Outcome", "Model", "Tenant")
+    for name in ("Agent", "Status", "Outcome", "Model", "Tenant", "Unknown")
 }
 _INTS = {name: SearchAttributeKey.for_int(f"Turnkeeper{name}") for name in ("Turns", "Tokens")}
 
@@ -36,6 +36,15 @@ def publish_end(state: RunState) -> None:
     _upsert(state, {"Status": "ended", "Outcome": outcome}, counts)
     workflow.upsert_memo({"outcome": outcome, "answer": one_line(state.text, 200)})
     show(state)
+
+
+def publish_unknown(state: RunState) -> None:
+    """When a call's outcome became unknown, or was settled: for lists over all runs."""
+    statuses = {u.status for u in state.unknown}
+    summed = next((s for s in ("waiting", "open") if s in statuses), "settled")
+    waits = "waiting" if summed == "waiting" else "running"
+    _upsert(state, {"Status": waits, "Unknown": summed}, {})
+    workflow.upsert_memo({"unknown": [u.model_dump(mode="json") for u in state.unknown]})
 
 
 def show(state: RunState) -> None:

@@ -15,6 +15,8 @@ from turnkeeper.text import one_line
 
 NOT_HERE_ATTEMPTS = 20
 """Attempts beyond a tool's own, for workers that lack it: the server counts those too."""
+PROBE_ATTEMPTS = 4
+"""Attempts that only probe: three in vain, and the one after the last failure."""
 
 # A result over the server's limit is a *retryable* failure by default: the effect would be
 # repeated with every attempt.
@@ -76,9 +78,12 @@ def execute(state: RunState, call: Call, tool: ToolSpec) -> dict[str, Any]:
         "heartbeat_timeout": timedelta(seconds=state.heartbeat_seconds),
         "retry_policy": RetryPolicy(
             maximum_interval=timedelta(seconds=30),
-            maximum_attempts=tool.attempts + NOT_HERE_ATTEMPTS,
+            # Each probe without an answer is one, too.
+            maximum_attempts=tool.attempts
+            + NOT_HERE_ATTEMPTS
+            + (PROBE_ATTEMPTS if tool.effect == "reconcilable" else 0),
             non_retryable_error_types=final,
         ),
         "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-        "summary": call_summary(state.turn, call.arguments),
+        "summary": call_summary(state.turn, call.arguments, key=call.key if tool.mutates else None),
     }
