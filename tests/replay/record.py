@@ -25,7 +25,8 @@ from temporalio.client import Client, WorkflowHandle
 from tests.codec import Masking
 from tests.rig import Rig, open_rig, until
 from turnkeeper import Limits, RetryTool, StopRun, ToolContext, ToolFailed, tool
-from turnkeeper.client import AgentClient
+from turnkeeper.client import AgentClient, AgentRunHandle
+from turnkeeper.probe import Answer, Landed, NotLanded
 from turnkeeper.spec import HistoryPolicy
 from turnkeeper.testing import AUTO, Exchange, call, calls, reply, status, text, thinking
 from turnkeeper.testing.embedded import EmbeddedServer
@@ -81,7 +82,23 @@ def give_up() -> str:
     raise StopRun("enough")
 
 
-TOOLS = [look_up, after, write, flaky, send, give_up]
+BOOKED: list[str] = []
+
+
+async def find_booking(ctx: ToolContext, args: Mapping[str, Any]) -> Answer:
+    """Whether it was booked."""
+    return Landed(f"{args['n']} booked") if ctx.idempotency_key in BOOKED else NotLanded()
+
+
+@tool(effect="reconcilable", probe=find_booking)
+async def book(n: int, ctx: ToolContext) -> str:
+    """Book, and hear nothing of it."""
+    if n > 0:
+        BOOKED.append(ctx.idempotency_key)
+    raise OSError("reply lost")
+
+
+TOOLS = [look_up, after, write, flaky, send, give_up, book]
 
 # --- scenarios ------------------------------------------------------------------------------------
 
@@ -117,6 +134,38 @@ async def _cancelled(r: Rig) -> Any:
 
     await until(in_tool)
     await r.client.get_workflow_handle(run.id).cancel()
+    return await run.result(check=False)
+
+
+def _resolved(how: str, *, landed: bool) -> Drive:
+    async def drive(r: Rig) -> Any:
+        run = await _waiting(r)
+        (call_id,) = [u.call_id for u in (await run.status()).unknown]
+        handle = r.client.get_workflow_handle(run.id)
+        body = {"call_id": call_id, "landed": landed, "result": "seen", "actor": "ann"}
+        if how == "update":
+            await handle.execute_update("resolve", body)
+        else:
+            await handle.signal("resolve", {"call_id": "another", "landed": True})
+            await handle.signal("resolve", body)
+        return await run.result(check=False)
+
+    return drive
+
+
+async def _waiting(r: Rig) -> AgentRunHandle:
+    run = await r.start()
+
+    async def waits() -> bool:
+        return bool((await run.status()).unknown)
+
+    await until(waits)
+    return run
+
+
+async def _stopped_while_waiting(r: Rig) -> Any:
+    run = await _waiting(r)
+    await run.stop("enough")
     return await run.result(check=False)
 
 
@@ -181,6 +230,22 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "retries": Scenario([[status(529), status(503), call("flaky")], _results]),
     "once-unknown": Scenario([calls([("send", {}), ("give_up", {})]), _results]),
+    "unknown-told": Scenario([calls([("send", {}), ("write", {"n": 1})]), _results]),
+    "unknown-stops": Scenario([call("send")], "outcome_unknown", agent={"on_unknown": "stop"}),
+    "unknown-resolved": Scenario(
+        [calls([("send", {}), ("write", {"n": 1})]), _results],
+        drive=_resolved("update", landed=True),
+        agent={"on_unknown": "wait"},
+    ),
+    "unknown-resolved-by-signal": Scenario(
+        [calls([("send", {}), ("write", {"n": 1})]), _results],
+        drive=_resolved("signal", landed=False),
+        agent={"on_unknown": "wait"},
+    ),
+    "unknown-stopped": Scenario(
+        [call("send")], "stopped", _stopped_while_waiting, agent={"on_unknown": "wait"}
+    ),
+    "reconciled": Scenario([call("book", {"n": 1}), call("book", {"n": 0}), _results]),
     "stop-run": Scenario(
         [calls([("after", {"seconds": 30}), ("give_up", {})])],
         "stopped",
