@@ -13,13 +13,23 @@ from functools import lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 
 from examples.refunds.settings import database_url
 from turnkeeper import RetryTool, ToolFailed
 from turnkeeper.ledger import create_ledger
 
-__all__ = ["ORDERS", "REFUNDS", "Order", "add", "create_tables", "find", "refund", "transaction"]
+__all__ = [
+    "ORDERS",
+    "REFUNDS",
+    "Order",
+    "add",
+    "create_tables",
+    "find",
+    "look_up",
+    "refund",
+    "transaction",
+]
 
 _WHAT_TO_DO: Final = (
     "`python -m examples.refunds.services` makes and fills it; REFUNDS_DATABASE_URL names another."
@@ -95,7 +105,7 @@ def transaction() -> Iterator[sa.Connection]:
             connection.rollback()
         except ArgumentError:
             raise ToolFailed("REFUNDS_DATABASE_URL is not a URL of SQLAlchemy's.") from None
-        except OperationalError as error:
+        except (OperationalError, sa.exc.TimeoutError) as error:
             raise RetryTool(f"The order database does not answer. {_WHAT_TO_DO}") from error
         if not has_orders:
             raise ToolFailed(f"The order database is empty. {_WHAT_TO_DO}")
@@ -114,6 +124,20 @@ def find(connection: sa.Connection, order_id: int) -> Order:
         raise ToolFailed(f"There is no order {order_id}.")
     row = found._asdict()
     return Order(**row | {name: _euros(row[name]) for name in ("amount", "refunded")})
+
+
+def look_up(order_id: int) -> Order:
+    """The order of this number, in a transaction of its own.
+
+    Raises:
+        ToolFailed: there is none.
+        RetryTool: the database does not say; what is to follow has not begun.
+    """
+    try:
+        with transaction() as connection:
+            return find(connection, order_id)
+    except SQLAlchemyError as error:
+        raise RetryTool("The order database failed while the order was looked up.") from error
 
 
 def add(connection: sa.Connection, *orders: Order) -> None:

@@ -261,6 +261,15 @@ def test_a_database_that_is_not_there(monkeypatch: pytest.MonkeyPatch, url: str)
         refund("1.00")
 
 
+@pytest.mark.parametrize("tool", [email, pickup, lambda: find_order(1007)])
+def test_a_database_that_fails_before_anything_is_sent(sqlite: sa.Engine, tool: Any) -> None:
+    """Nothing has happened, also for a tool that is done once."""
+    with sqlite.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE orders RENAME COLUMN customer TO buyer"))
+    with pytest.raises(RetryTool, match="while the order was looked up"):
+        tool()
+
+
 def test_a_database_without_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trying again would not help; once it is filled the same process finds them."""
     url = f"sqlite:///{tmp_path / 'empty.db'}"

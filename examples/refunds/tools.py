@@ -1,7 +1,7 @@
 """The tools of the refunds agent. Their docstrings and types are what the model reads.
 
-Each is of another effect class, see `Effect` in its declaration: what it would take to make it
-once, whatever dies in between, is different for a database, a mail server and somebody's API.
+Each has another `effect`, since its target allows another promise: a database of one's own can keep
+our key, a mail server knows none, and a carrier knows none but can be asked.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ def find_order(order_id: OrderId) -> dict[str, Any]:
 
     `amount` was paid, `refunded` was paid back already, and `left` can still be refunded.
     """
-    with orders.transaction() as connection:
-        order = orders.find(connection, order_id)
+    order = orders.look_up(order_id)
     return {**vars(order), "left": order.left}
 
 
@@ -67,8 +66,7 @@ def send_email(
 ) -> str:
     """Send an e-mail to the customer of an order, at the address that the order has."""
     # The address is not the model's to choose: nobody talks it into writing to someone else.
-    with orders.transaction() as connection:
-        customer = orders.find(connection, order_id).customer
+    customer = orders.look_up(order_id).customer
     mail.send(mail.compose(customer, subject, text, ctx.idempotency_key))
     return f"Sent to {customer}."
 
@@ -86,6 +84,4 @@ async def find_pickup(ctx: ToolContext, _args: Mapping[str, Any]) -> Landed | No
 @tool(effect="reconcilable", probe=find_pickup, timeout=30, retries=4)
 def book_pickup(order_id: OrderId, ctx: ToolContext) -> dict[str, Any]:
     """Have the carrier pick an order up at the customer's address. Returns the day."""
-    with orders.transaction() as connection:
-        address = orders.find(connection, order_id).address
-    return carrier.book(ctx.idempotency_key, order_id, address)
+    return carrier.book(ctx.idempotency_key, order_id, orders.look_up(order_id).address)
