@@ -17,6 +17,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from tests.faults import without
 from turnkeeper import Agent, Landed, NotLanded, ToolContext, tool
 from turnkeeper.ledger import create_ledger, once_per_key
 from turnkeeper.spec import HistoryPolicy
@@ -142,3 +143,5 @@ asker = Agent(
     tools=[mail],
     on_unknown="wait",
 )
+
+without.switch_off(os.environ.get("WITHOUT", ""), book)

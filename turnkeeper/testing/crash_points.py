@@ -100,6 +100,7 @@ POINTS: Final = tuple(
         ("continue.acknowledged", "end", "the server has begun the next execution"),
         ("end.commands", "end", "the run's end is decided, the server not told"),
         ("message.polled", "message", "a signal or update is recorded, its handler not run"),
+        ("message.applied", "message", "in a workflow task: a call is settled by a person's word"),
         ("message.handled", "message", "its handler has run, its commands are not sent"),
         ("cancel.polled", "message", "a cancel request is recorded, the workflow task not run"),
         ("cancel.delivered", "message", "a call is told to cancel"),

@@ -267,6 +267,7 @@ def _state(module: Any) -> None:
         ("propose", "calls.proposed"),
         ("take_results", "results.appended"),
         ("next_turn", "turn.next"),
+        ("resolve", "message.applied"),
     ):
         _after(module.RunState, method, name)
 

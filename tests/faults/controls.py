@@ -1,0 +1,38 @@
+"""The controls of the crash suite: `make crash-controls`.
+
+Each mechanism is switched off in turn; a suite that does not notice proves nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from tests.faults import suite
+from tests.faults.crash import say
+from tests.faults.plan import MECHANISMS, relevant
+
+
+def main() -> int:
+    """Run all of them; 0 if every one was caught."""
+    folder = Path(tempfile.mkdtemp(prefix="crash-controls-"))
+    say(f"logs, ledgers and histories in {folder}")
+    caught = {}
+    for mechanism in MECHANISMS:
+        cases = list(relevant(mechanism))
+        say(f"without {mechanism}: {len(cases)} cases")
+        report = asyncio.run(suite.run(cases, folder / mechanism, say, without=mechanism))
+        caught[mechanism] = Counter(v.invariant for v in report.violations)
+    for mechanism, found in caught.items():
+        broken = ", ".join(f"{n} of {i}" for i, n in sorted(found.items())) or "NOT CAUGHT"
+        say(f"without {mechanism:<12} {found.total():>3} violations: {broken}")
+    return 0 if all(found.total() for found in caught.values()) else 1
+
+
+if __name__ == "__main__":
+    code = main()
+    # As in `crash`.
+    os._exit(code)

@@ -1,0 +1,91 @@
+"""Each mechanism that keeps a promise, switched off: the crash suite has to notice.
+
+Laid over a worker by `WITHOUT=NAME` in its environment; nothing of this is in the product.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from turnkeeper import NotLanded, Tool, ToolContext
+
+
+def switch_off(name: str, reconcilable: Tool) -> None:
+    """Do without a mechanism of `plan.MECHANISMS`; with an empty name, without none."""
+    if name:
+        _OFF[name](reconcilable)
+
+
+def _key(_: Tool) -> None:
+    """Every further attempt gets a key of its own."""
+    from temporalio import activity
+
+    from activities.execute import Execute
+
+    plain = Execute._context
+
+    def fresh(self: Any, *args: Any) -> ToolContext:
+        context = plain(self, *args)
+        if activity.info().attempt > 1:
+            context.idempotency_key = uuid.uuid4().hex
+        return context
+
+    Execute._context = fresh  # type: ignore[method-assign]
+
+
+def _probe(reconcilable: Tool) -> None:
+    """The probe says of everything that it did not happen."""
+
+    def never(_ctx: ToolContext, _args: Mapping[str, Any]) -> NotLanded:
+        return NotLanded()
+
+    reconcilable.probe = never
+
+
+def _one_attempt(_: Tool) -> None:
+    """A `once` call whose worker was lost is begun again, as an idempotent one is."""
+    from temporalio.common import RetryPolicy
+
+    from turnkeeper.spec import ToolSpec
+
+    plain = RetryPolicy.__init__
+
+    def retrying(self: RetryPolicy, **options: Any) -> None:
+        final = options.pop("non_retryable_error_types", None) or []
+        kept = [t for t in final if not t.startswith("TemporalTimeout:")]
+        plain(self, non_retryable_error_types=kept, **options)
+
+    RetryPolicy.__init__ = retrying  # type: ignore[method-assign, assignment]
+    ToolSpec.attempts = property(lambda _: 3)  # type: ignore[method-assign, assignment]
+
+
+def _ledger(_: Tool) -> None:
+    """once_per_key has its block run whether the key is on record or not."""
+    from turnkeeper import ledger
+
+    ledger._Record.claim = lambda _: ledger.Effect(is_new=True)  # type: ignore[method-assign]
+    ledger._Record.finish = lambda *_: None  # type: ignore[method-assign]
+
+
+def _pairing(_: Tool) -> None:
+    """RESUME loses the last result of each reply."""
+    from turnkeeper.state import RunState
+
+    plain = RunState.take_results
+
+    def losing(self: RunState) -> None:
+        plain(self)
+        self.pending.pop()
+
+    RunState.take_results = losing  # type: ignore[method-assign]
+
+
+_OFF: dict[str, Callable[[Tool], None]] = {
+    "key": _key,
+    "probe": _probe,
+    "one-attempt": _one_attempt,
+    "ledger": _ledger,
+    "pairing": _pairing,
+}
