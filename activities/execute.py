@@ -22,7 +22,7 @@ from activities.attempts import VAIN_PROBES, Attempts, backoff, earlier_attempts
 from activities.counters import STOPPED, TIMED_OUT, count
 from activities.fence import fenced
 from activities.foreign import in_thread, said, trace
-from activities.lease import SUPERSEDED, Lease
+from activities.lease import Lease
 from activities.probing import ask
 from activities.pulse import queue_ms
 from activities.redact import Redactor
@@ -86,11 +86,11 @@ class Execute:
         )
         tool = self._registry.tool(asked.agent, asked.tool)
         attempts = earlier_attempts()
-        self._count_silent(asked, attempts)
         if tool is None:
             self._not_here(asked, attempts)
-        silence, sure = tool.spec.heartbeat, not tool.spec.mutates
-        lease = Lease(lambda: attempts, silence=silence, sure=sure)
+        again = activity.info().attempt > 1
+        sure = not (tool.spec.mutates or again)
+        lease = Lease(lambda: attempts, silence=tool.spec.heartbeat, sure=sure)
         context = self._context(asked, attempts, lease)
         try:
             arguments = tool.bind(asked.arguments, context)
@@ -105,6 +105,9 @@ class Execute:
             shown = self._redactor.error(trace(error))[-4000:]
             raise self._final(asked, attempts, shown) from None
         async with lease.kept():
+            if again:
+                await self._refuse_stale(asked, lease)
+                self._count_silent(asked, attempts)
             if asked.effect == "reconcilable" and (attempts.unsure or asked.repeated):
                 answer = await ask(tool, context, arguments, self._threads)
                 if isinstance(answer, Landed):
@@ -114,7 +117,7 @@ class Execute:
             self._refuse_spent(asked, attempts)
             attempts.begin()
             context.attempt = attempts.begun
-            body = functools.partial(self._call, tool, arguments, context, lease)
+            body = functools.partial(self._call, tool, arguments, context, asked, lease)
             return await self._body(body, asked, attempts, lease, began)
 
     async def _body(
@@ -141,19 +144,23 @@ class Execute:
         except Unreadable as error:
             return self._unreadable(asked, error, began)
         except BaseException as error:  # noqa: BLE001  a tool may raise anything, SystemExit too
+            await self._refuse_late(asked, attempts, lease, type(error).__name__)
             raise self._raised(asked, attempts, error) from None
-        await self._refuse_late(asked, attempts, lease)
+        await self._refuse_late(asked, attempts, lease, "returned")
         return await self._returned(asked, value, began)
 
     async def _call(
-        self, tool: Tool, arguments: dict[str, Any], context: ToolContext, lease: Lease
+        self,
+        tool: Tool,
+        arguments: dict[str, Any],
+        context: ToolContext,
+        asked: ExecuteInput,
+        lease: Lease,
     ) -> Any:
         if tool.spec.mutates:
             # The server knows that the body is begun before anything can have happened.
             await lease.ask()
-            if not await lease.assured():
-                log.warning("not begun", tool=tool.name, key=context.idempotency_key, why=lease.why)
-                raise RetryTool(lease.why)
+            await self._refuse_stale(asked, lease)
         with lease.tool_runs():
             if tool.is_async:
                 return await fenced(tool.function(**arguments), lease)
@@ -161,12 +168,22 @@ class Execute:
                 return await self._runners.call(tool, arguments, context, lease)
             return await in_thread(self._threads, lambda: tool.function(**arguments))
 
-    async def _refuse_late(self, asked: ExecuteInput, attempts: Attempts, lease: Lease) -> None:
-        # The server would refuse it anyway, and say less about it.
+    async def _refuse_stale(self, asked: ExecuteInput, lease: Lease) -> None:
+        """Begin nothing that another worker has by now: this one was stopped while it was handed
+        the task."""
+        if not await lease.assured():
+            log.warning("not begun", tool=asked.tool, key=asked.key, why=lease.why)
+            raise RetryTool(lease.why)
+
+    async def _refuse_late(
+        self, asked: ExecuteInput, attempts: Attempts, lease: Lease, end: str
+    ) -> None:
+        """Say it here, with the run's id: the server would refuse it anyway."""
         if lease.in_doubt:
             await lease.ask()
         if lease.loss == "superseded":
-            log.warning("late result", tool=asked.tool, key=asked.key, attempt=attempts.begun)
+            begun = attempts.begun
+            log.warning("late result", tool=asked.tool, key=asked.key, attempt=begun, result=end)
             raise self._stopped(asked, attempts, lease)
 
     async def _returned(self, asked: ExecuteInput, value: Any, began: float) -> ExecuteOutput:
@@ -350,11 +367,9 @@ class Execute:
         self, asked: ExecuteInput, attempts: Attempts, lease: Lease, error: asyncio.CancelledError
     ) -> ApplicationError | None:
         """How a cancelled body fails; None if the run has asked for it."""
-        details = activity.cancellation_details()
-        if details is not None and (details.not_found or details.timed_out):
-            lease.lose("superseded", SUPERSEDED)
-        if lease.loss is not None:
+        if lease.given_up() or lease.loss is not None:
             return self._stopped(asked, attempts, lease)
+        details = activity.cancellation_details()
         if details is None:
             # The tool's own, or a heartbeat that could not be sent: nobody asked for it, and the
             # SDK would have it tried again.

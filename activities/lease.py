@@ -135,7 +135,19 @@ class Lease:
                 return
             except TimeoutError:
                 return
+            except asyncio.CancelledError:
+                if not self.given_up():
+                    raise
+                return
             self._since = now
+
+    def given_up(self) -> bool:
+        """Whether the SDK cancels the attempt because the server knows it no longer."""
+        details = activity.cancellation_details()
+        if details is None or not (details.not_found or details.timed_out):
+            return False
+        self.lose("superseded", SUPERSEDED)
+        return True
 
     def word(self) -> None:
         """The tool says that it lives."""
