@@ -222,13 +222,14 @@ def _valid(seen: Observed) -> Problems:
         if request.status == 400:
             yield None, f"the provider refused request {request.arrival}: {request.problem}"
     entries = list(seen.entries or ())
+    outcome = seen.run.result.outcome if seen.run.result else None
     for number, entry in enumerate(entries, 1):
         if entry.kind != "reply":
             continue
         asked = [b["id"] for b in entry.value["content"] if b.get("type") == "tool_use"]
         answered = _results_after(entries[number:])
         last = number == len(entries)
-        if answered != asked and not (last and seen.run.closed != "completed"):
+        if answered != asked and not (last and outcome != "completed"):
             yield None, f"reply {number} asks for {asked}, and {answered} are answered"
     total = sum(e.kind == "result" for e in entries)
     told = {e.value["call_id"] for e in entries if e.kind == "result"}
