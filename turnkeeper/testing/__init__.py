@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from turnkeeper.testing.effects import AsyncEffects, EffectLedger, Effects
+    from turnkeeper.testing.plugin import KilledAtEveryPoint
+    from turnkeeper.testing.proof import Applied
     from turnkeeper.testing.provider import (
         AUTO,
         NO_ID,
@@ -42,11 +44,13 @@ if TYPE_CHECKING:
 __all__ = [
     "AUTO",
     "NO_ID",
+    "Applied",
     "AsyncEffects",
     "EffectLedger",
     "Effects",
     "Exchange",
     "FaultProxy",
+    "KilledAtEveryPoint",
     "Model",
     "Record",
     "Reply",
@@ -75,10 +79,12 @@ __all__ = [
 
 
 _MODULES = {
+    "Applied": "turnkeeper.testing.proof",
     "AsyncEffects": "turnkeeper.testing.effects",
     "EffectLedger": "turnkeeper.testing.effects",
     "Effects": "turnkeeper.testing.effects",
     "FaultProxy": "turnkeeper.testing.proxy",
+    "KilledAtEveryPoint": "turnkeeper.testing.plugin",
 }
 
 

@@ -222,6 +222,8 @@ def _become(order: dict[str, Any]) -> NoReturn:
         os.dup2(log, 2)
         os.environ.clear()
         os.environ.update(order["environment"])
+        # As the interpreter does it at its start, after the program's own folder.
+        sys.path[1:1] = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
         from turnkeeper.testing.crashing import main
 
         main(order["arguments"])
