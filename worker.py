@@ -44,7 +44,10 @@ class Settings:
     sticky_seconds: float = 10
     """How long a run's next step waits for this worker before another may take it."""
     grace_seconds: float | None = None
-    """At shutdown, for calls in flight; default the longest tool's timeout, 1 to 10 minutes."""
+    """At shutdown, for calls in flight. By default as long as the longest `once` tool may take,
+    whose outcome would be unknown, and up to ten minutes for others, which are tried again."""
+    blocked_seconds: float = 60
+    """How long the event loop may stand still until the process ends itself; 0: for ever."""
     unknown_agent_seconds: float = 8
     """How long other workers are asked for an agent that this one does not have."""
 
@@ -113,7 +116,28 @@ def _parser() -> argparse.ArgumentParser:
         help="how long a run's next step waits for this worker [TURNKEEPER_STICKY_SECONDS, "
         f"{Settings.sticky_seconds:g}]",
     )
-    parser.add_argument("--grace-seconds", type=_at_least(0, float), metavar="S")
+    parser.add_argument(
+        "--grace-seconds",
+        type=_at_least(0, float),
+        metavar="S",
+        help="for calls in flight at SIGTERM [as long as the longest tool with effect `once` may "
+        "take, at least 60]; what starts the worker must not kill it earlier",
+    )
+    parser.add_argument(
+        "--blocked-seconds",
+        type=_at_least(0, float),
+        default=env("TURNKEEPER_BLOCKED_SECONDS", str(Settings.blocked_seconds)),
+        metavar="S",
+        help="how long a tool may block the event loop until the worker ends itself, with a "
+        "traceback; 0 with a debugger [TURNKEEPER_BLOCKED_SECONDS, "
+        f"{Settings.blocked_seconds:g}]",
+    )
+    parser.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        default=env("TURNKEEPER_METRICS"),
+        help="where Prometheus finds Temporal's metrics and ours [TURNKEEPER_METRICS]",
+    )
     parser.add_argument("--log-level", default=env("TURNKEEPER_LOG_LEVEL", "info"))
     parser.add_argument("--log-format", choices=["auto", "console", "json"], default="auto")
     parser.add_argument(
@@ -136,8 +160,9 @@ def _at_least(least: float, kind: type[int | float]) -> Callable[[str], float]:
 
 
 async def _serve(options: argparse.Namespace) -> int:
-    from activities import logs
+    from activities import logs, telemetry
     from activities.redact import Redactor
+    from activities.watchdog import LAST_SECONDS, Watchdog
 
     on_terminal = options.log_format == "console" or (
         options.log_format == "auto" and sys.stderr.isatty()
@@ -150,7 +175,8 @@ async def _serve(options: argparse.Namespace) -> int:
 
     log = structlog.get_logger("turnkeeper.worker")
     try:
-        worker, served = await _prepare(options, redactor)
+        telemetry.configure(options.metrics)
+        worker, served, grace = await _prepare(options, redactor)
     except (TurnkeeperError, ValueError, ConnectionError) as error:
         log.error("cannot start", error=str(error))
         return 2
@@ -161,18 +187,25 @@ async def _serve(options: argparse.Namespace) -> int:
     # Before the first run is taken: the SDK takes seconds to import on a busy machine, and the loop
     # that heartbeats would starve meanwhile.
     importlib.import_module("anthropic")
-    async with worker:
+    watchdog = Watchdog(
+        tell_after=float(options.heartbeat_seconds) / 2, end_after=float(options.blocked_seconds)
+    )
+    async with watchdog.watching(), worker:
         log.info("worker takes work", task_queue=worker.task_queue, pid=os.getpid())
         if options.ready_file:
             _write(options.ready_file, "\n".join([str(os.getpid()), *served, ""]))
         await stopped.wait()
-        log.info("worker stops", note="calls in flight are finished first")
+        log.info("worker stops", note="calls in flight are finished first", grace_seconds=grace)
+        watchdog.leave_after(grace + LAST_SECONDS)
     log.info("worker stopped")
     return 0
 
 
-async def _prepare(options: argparse.Namespace, redactor: Redactor) -> tuple[Worker, list[str]]:
-    """The worker and its agents: all that can be wrong is found before the first run is taken.
+async def _prepare(
+    options: argparse.Namespace, redactor: Redactor
+) -> tuple[Worker, list[str], float]:
+    """The worker, its agents and its grace time in seconds: all that can be wrong is found before
+    the first run is taken.
 
     Raises:
         TurnkeeperError: agents that cannot be served.
@@ -201,9 +234,12 @@ async def _prepare(options: argparse.Namespace, redactor: Redactor) -> tuple[Wor
         heartbeat_seconds=float(options.heartbeat_seconds),
         sticky_seconds=float(options.sticky_seconds),
         grace_seconds=options.grace_seconds,
+        blocked_seconds=float(options.blocked_seconds),
     )
+    grace = _grace(registry, settings)
+    startup.warn_of_grace(grace)
     made = build_worker(client, registry, providers, store, settings, redactor=redactor)
-    return made, list(registry.agents)
+    return made, list(registry.agents), grace
 
 
 async def _connect(options: argparse.Namespace) -> tuple[Client, str | None]:
@@ -284,15 +320,19 @@ def build_worker(
     from workflows.agent_run import AgentRun
 
     settings = settings or Settings()
+    grace = _grace(registry, settings)
     redactor = redactor or Redactor.from_environment()
     views = Views(client, store)
     # As many threads as slots: a call that waits for a thread would burn its own timeout.
     threads = ThreadPoolExecutor(settings.max_activities, thread_name_prefix="tool")
     runners = Runners(most=min(settings.max_activities, 16))
+    execute = Execute(registry, store, redactor, threads, runners)
 
     class Serving(Worker):
         async def shutdown(self) -> None:
+            telling = asyncio.create_task(execute.in_flight.tell(grace))
             await super().shutdown()
+            telling.cancel()
             await runners.close()
             for provider in providers.values():
                 await provider.close()
@@ -312,7 +352,7 @@ def build_worker(
         activities=[
             load_agent.run,
             Generate(views, providers, redactor).run,
-            Execute(registry, store, redactor, threads, runners).run,
+            execute.run,
             Seal(views, store).run,
         ],
         # Passed through, the message types cost a run 0.1 MB instead of 0.67.
@@ -323,7 +363,7 @@ def build_worker(
         max_concurrent_activities=settings.max_activities,
         max_eager_activity_reservations_per_workflow_task=8,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_seconds),
-        graceful_shutdown_timeout=timedelta(seconds=_grace(registry, settings)),
+        graceful_shutdown_timeout=timedelta(seconds=grace),
     )
 
 
@@ -345,8 +385,10 @@ def _clock() -> Interceptor:
 def _grace(registry: Registry, settings: Settings) -> float:
     if settings.grace_seconds is not None:
         return settings.grace_seconds
-    longest = max((t.timeout for a in registry.agents.values() for t in a.spec().tools), default=0)
-    return min(max(longest, 60), 600)
+    tools = [tool for agent in registry.agents.values() for tool in agent.spec().tools]
+    once = max((t.timeout for t in tools if t.effect == "once"), default=0)
+    others = max((t.timeout for t in tools if t.effect != "once"), default=0)
+    return max(once, min(others, 600), 60)
 
 
 def _write(path: Path, text: str) -> None:

@@ -19,9 +19,9 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from activities.attempts import VAIN_PROBES, Attempts, backoff, earlier_attempts
-from activities.counters import STOPPED, TIMED_OUT, count
 from activities.fence import fenced
 from activities.foreign import in_thread, said, trace
+from activities.in_flight import InFlight
 from activities.lease import Lease
 from activities.probing import ask
 from activities.pulse import queue_ms
@@ -33,6 +33,7 @@ from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.contract import ExecuteInput, ExecuteOutput, Timing
 from turnkeeper.entries import result
 from turnkeeper.errors import RetryTool, StopRun, ToolFailed
+from turnkeeper.metrics import ATTEMPTS_STOPPED, ATTEMPTS_TIMED_OUT
 from turnkeeper.probe import Answer, Landed, Unknown
 from turnkeeper.text import clip_json, fits_json, one_line
 from turnkeeper.tools import Tool, ToolContext
@@ -66,6 +67,8 @@ class Execute:
         threads: ThreadPoolExecutor,
         runners: Runners,
     ) -> None:
+        self.in_flight = InFlight()
+        """The calls that this worker is at."""
         self._registry = registry
         self._store = store
         self._redactor = redactor
@@ -161,7 +164,7 @@ class Execute:
             # The server knows that the body is begun before anything can have happened.
             await lease.ask()
             await self._refuse_stale(asked, lease)
-        with lease.tool_runs():
+        with lease.tool_runs(), self.in_flight.entered(asked.tool, asked.effect):
             if tool.is_async:
                 return await fenced(tool.function(**arguments), lease)
             if in_process(tool):
@@ -244,7 +247,7 @@ class Execute:
         """Tell of attempts that ended without a word: nobody else may have been able to."""
         if silent := attempts.begun - attempts.settled:
             log.warning("attempts timed out", tool=asked.tool, key=asked.key, attempts=silent)
-            count(TIMED_OUT, silent, tool=asked.tool)
+            _count(ATTEMPTS_TIMED_OUT, silent, tool=asked.tool)
             attempts.settled = attempts.begun
 
     # --- failures -------------------------------------------------------------------------------
@@ -344,7 +347,7 @@ class Execute:
     def _stopped(self, asked: ExecuteInput, attempts: Attempts, lease: Lease) -> ApplicationError:
         begun = attempts.begun
         log.warning("attempt stopped", tool=asked.tool, key=asked.key, attempt=begun, why=lease.why)
-        count(STOPPED, tool=asked.tool, loss=str(lease.loss))
+        _count(ATTEMPTS_STOPPED, 1, tool=asked.tool, loss=str(lease.loss))
         attempts.why = lease.why
         return self._failed(asked, attempts)
 
@@ -419,6 +422,10 @@ class Execute:
             _heartbeat=heartbeat,
             _artifact=lambda artifact: self._store.get(owner, artifact),
         )
+
+
+def _count(metric: str, number: int, **attributes: str) -> None:
+    activity.metric_meter().create_counter(metric).add(number, attributes)
 
 
 def _delay(seconds: Any) -> timedelta | None:

@@ -15,6 +15,9 @@ from activities.redact import Redactor
 from activities.registry import Registry
 from turnkeeper.contract import ATTRIBUTE_TYPES
 
+LONG_GRACE_SECONDS = 600.0
+"""From here on the wait for calls in flight at shutdown is told at the start."""
+
 log = structlog.get_logger("turnkeeper.worker")
 
 
@@ -76,4 +79,16 @@ async def report(registry: Registry, client: Client, task_queue: str, redactor: 
         log.warning(
             "search attributes are missing: runs work, but lists cannot be filtered by them",
             mend=f"temporal operator search-attribute create {command}",
+        )
+
+
+def warn_of_grace(seconds: float) -> None:
+    """Say that the worker takes long to stop, if it may: what starts it has to let it."""
+    if seconds > LONG_GRACE_SECONDS:
+        log.warning(
+            "at SIGTERM this worker may go on for long, so that no call is cut off",
+            seconds=round(seconds),
+            mend="let the orchestrator wait longer than that before SIGKILL (stop_grace_period, "
+            "terminationGracePeriodSeconds), or bound it by --grace-seconds: a call that is cut "
+            "off may have an unknown outcome",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from temporalio import workflow
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
@@ -15,6 +16,7 @@ from temporalio.exceptions import (
 )
 
 from turnkeeper.contract import Usage
+from turnkeeper.metrics import ATTEMPTS_TIMED_OUT
 from turnkeeper.outcomes import OUTCOMES
 from turnkeeper.spec import ToolSpec
 
@@ -76,6 +78,7 @@ def told(error: ActivityError, tool: ToolSpec) -> Told:
     if isinstance(cause, CancelledError):
         what = f"Tool {tool.name} was cancelled while it ran."
     elif isinstance(cause, TemporalTimeout):
+        _tell_timeout(cause, tool)
         what = f"Tool {tool.name} {_timed_out(cause, tool)}."
     else:
         # Written for the model by the activity, without internals.
@@ -102,6 +105,14 @@ def lost_usage(error: ActivityError) -> Usage:
     details = cause.details if isinstance(cause, ApplicationError) else ()
     lost = details[0].get("lost_tokens", 0) if details and isinstance(details[0], dict) else 0
     return Usage(estimated_tokens=int(lost))
+
+
+def _tell_timeout(cause: TemporalTimeout, tool: ToolSpec) -> None:
+    """No attempt follows that could tell of it, and the worker of this one may be dead."""
+    kind = cause.type.name.lower() if cause.type else "unknown"
+    workflow.logger.warning("attempts timed out", extra={"tool": tool.name, "kind": kind})
+    counter = workflow.metric_meter().create_counter(ATTEMPTS_TIMED_OUT)
+    counter.add(1, {"tool": tool.name})
 
 
 def _timed_out(cause: TemporalTimeout, tool: ToolSpec) -> str:
