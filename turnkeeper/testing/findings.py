@@ -9,6 +9,7 @@ from turnkeeper.testing.checker import Violation
 from turnkeeper.testing.crash_points import POINTS
 from turnkeeper.testing.crash_rig import Case
 from turnkeeper.testing.effects import Arrival
+from turnkeeper.testing.moments import Moment, way_to
 from turnkeeper.testing.recorded import RecordedCall
 
 __all__ = ["changed", "report", "useless"]
@@ -27,8 +28,8 @@ _COMPARED: Final = "without faults"
 """The checker's words where something differs from the run without kills."""
 
 
-def useless(control: Case, tool: str) -> str:
-    """Why a run without kills is no measure for others; nothing if it is one."""
+def useless(control: Case, tool: str, chosen: Sequence[Moment]) -> str:
+    """Why a run without kills is no measure for any moment; nothing if it is one."""
     if control.violations:
         return report(control, control.violations, tool)
     calls = [c for c in control.seen.run.calls if c.input.tool == tool]
@@ -46,6 +47,8 @@ def useless(control: Case, tool: str) -> str:
             "no crash point was passed: the worker command has to run the worker itself, in the "
             f"process that it is started in{_logs(control)}"
         )
+    if not any(way_to(moment, control) for moment in chosen):
+        return f"no crash point is ever reached by this agent, of {', '.join(map(str, chosen))}"
     return ""
 
 

@@ -109,6 +109,7 @@ class KilledAtEveryPoint:
         self._config = request.config
         self._moment: Moment = request.param
         self._prover = prover
+        self._calls = 0
 
     def __call__(
         self,
@@ -138,8 +139,9 @@ class KilledAtEveryPoint:
         from turnkeeper.testing.proof import NeverReached, Trial
 
         worker = self._worker()
+        self._calls += 1
         trial = Trial(
-            identity=(self._test(), agent, tool, prompt),
+            identity=(self._test(), self._calls),
             worker=worker.command,
             root=worker.root,
             agent=agent,
