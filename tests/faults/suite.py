@@ -102,8 +102,11 @@ async def run(
     async with _open_rigs(cases, folder, without, say) as rigs:
         suite = _Suite(rigs, len(cases), say)
         outcomes = await asyncio.gather(*map(suite.case, cases))
-        controls = [await rig.control() for rig in rigs.values()]
-    violations = [v for c in controls for v in c.violations]
+        controls = await asyncio.gather(
+            *(rig.control() for rig in rigs.values()), return_exceptions=True
+        )
+    # A control that failed has failed its cases, too.
+    violations = [v for c in controls if isinstance(c, Case) for v in c.violations]
     violations += [v for o in outcomes if o.case for v in o.case.violations]
     if not without:
         violations += await _replayed(folder, say)

@@ -178,11 +178,13 @@ def _transcript(seen: Observed) -> Problems:
     # A cancelled run has no result to tell where its transcript ended.
     if result is None or seen.run.closed == "canceled":
         return
-    counted, chained = len(seen.entries), Position().after(seen.entries)
-    if counted != result.transcript.entries:
-        yield None, f"{counted} entries, and the run counted {result.transcript.entries}"
-    elif chained != result.transcript:
-        yield None, "the entries' chain has another digest than the run's"
+    found, told = Position().after(seen.entries), result.transcript
+    if found != told:
+        yield None, f"it is {_place(found)}, and by the run's own word {_place(told)}"
+
+
+def _place(position: Position) -> str:
+    return f"{position.entries} entries ({position.digest[:12]})"
 
 
 def _same(seen: Observed, control: Observed) -> Problems:
