@@ -23,6 +23,7 @@ DOES_IO = {
     "follow",
     "history",
     "ledger",
+    "messages",
     "outside",
 }
 

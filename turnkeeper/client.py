@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from typing import Any, Literal
 
+from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.client import (
     Client,
@@ -28,10 +29,8 @@ from temporalio.client import (
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
-    WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import (
@@ -44,10 +43,12 @@ from turnkeeper.artifacts import ArtifactStore, open_store
 from turnkeeper.connection import DEFAULT_ADDRESS, connect, own_settings, readable
 from turnkeeper.contract import (
     ATTRIBUTE_TYPES,
+    RESOLVE,
     STATUS,
     STOP,
     TASK_QUEUE,
     WORKFLOW,
+    ResolveRequest,
     RunRequest,
     RunResult,
     RunStatus,
@@ -57,20 +58,24 @@ from turnkeeper.contract import (
 from turnkeeper.errors import InvalidRequest, StateLost, error_for
 from turnkeeper.follow import Step, follow
 from turnkeeper.history import HistoryReader, Transcript, read_transcript
+from turnkeeper.messages import ask, leave
 from turnkeeper.outside import (
     RunSummary,
+    UnknownOutcome,
     agent_of,
     earlier_request,
+    has_attribute,
     result_of_failure,
     retried,
     status_by_history,
     status_of_ended,
     summary_of,
+    unknown_of,
 )
 from turnkeeper.spec import Limits
 from turnkeeper.text import one_line
 
-__all__ = ["DEFAULT_ADDRESS", "AgentClient", "AgentRunHandle", "RunSummary"]
+__all__ = ["DEFAULT_ADDRESS", "AgentClient", "AgentRunHandle", "RunSummary", "UnknownOutcome"]
 
 RUN_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.:/@+=-]{0,199}")
 """Ids of runs: safe in a URL, a shell and a visibility query."""
@@ -80,7 +85,11 @@ _SUMMARY_CHARACTERS = 96
 # What a query or update may wait for a worker before we answer without one.
 _WORKER_PATIENCE = 5.0
 
+# Not those executions of long runs that went on in another one.
+_OURS = f"WorkflowType = '{WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
+
 Stopped = Literal["stopping", "queued", "ended"]
+Resolved = Literal["resolved", "queued", "ended"]
 
 
 class AgentClient:
@@ -213,6 +222,8 @@ class AgentClient:
             message = f"run {id}: {result.outcome}" + (
                 f": {result.reason}" if result.reason else ""
             )
+            if result.outcome == "outcome_unknown":
+                message += f" (`starter.py show {id}` has the call and its key)"
             raise error_for(result.outcome, message, result)
         return result
 
@@ -232,12 +243,14 @@ class AgentClient:
         """
         described = await self._describe(id)
         if described.status is not WorkflowExecutionStatus.RUNNING:
-            ended, limits = await asyncio.gather(
-                self._ended(described), self._limits(id, described.run_id)
+            ended, limits, unknown = await asyncio.gather(
+                self._ended(described),
+                self._limits(id, described.run_id),
+                unknown_of(described),
             )
             if ended is None:
                 raise LookupError(f"the server no longer keeps how run {id} ended")
-            return status_of_ended(ended, described, limits)
+            return status_of_ended(ended, described, limits, unknown)
         handle = self.client.get_workflow_handle(id)
         try:
             async with asyncio.timeout(timeout):
@@ -284,25 +297,51 @@ class AgentClient:
             LookupError: there is no such run.
         """
         body = {"reason": reason} | ({"actor": actor} if actor else {})
-        try:
-            read_public(StopRequest, body)
-        except ValueError as error:
-            raise _invalid(str(error)) from None
-        described = await self._describe(id)
-        if described.status is not WorkflowExecutionStatus.RUNNING:
-            return "ended"
-        handle = self.client.get_workflow_handle(id)
-        try:
-            async with asyncio.timeout(timeout):
-                await handle.execute_update(STOP, body)
-                return "stopping"
-        except WorkflowUpdateFailedError as error:
-            return await self._stop_refused(id, error)
-        except (TimeoutError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
-            # The SDK turns a cancellation of this task into that last error, too.
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise asyncio.CancelledError from None
-            return await self._signal_stop(handle, body)
+        _check(StopRequest, body)
+        answer = await self._ask(id, STOP, body, timeout)
+        if answer is not None:
+            return "stopping" if answer == "accepted" else answer
+        return await self._leave(id, STOP, body)
+
+    async def resolve(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        call_id: str,
+        *,
+        landed: bool,
+        result: str = "",
+        actor: str | None = None,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> Resolved:
+        """Say whether a call that waits for a person took effect; `unknown_calls` finds them.
+
+        Args:
+            id: the run's id.
+            call_id: the call's.
+            landed: whether it took effect.
+            result: what the model reads: the receipt, or why it did not happen.
+            actor: who says so.
+            timeout: seconds that a worker has to answer.
+
+        Returns:
+            `resolved`: the run has taken note and goes on. `queued`: no worker answered, and the
+            server delivers it to the next one; if somebody else's word reaches the run first, this
+            one is dropped, with a line in the worker's log. `ended`: the run is over, and the call
+            stays as it is recorded there.
+
+        Raises:
+            InvalidRequest: no such call waits, or it was resolved a moment ago, or the body is
+                malformed; the message says which calls wait.
+            LookupError: there is no such run.
+        """
+        body: dict[str, Any] = {"call_id": call_id, "landed": landed, "result": result}
+        body |= {"actor": actor} if actor else {}
+        _check(ResolveRequest, body)
+        answer = await self._ask(id, RESOLVE, body, timeout)
+        if answer is not None:
+            return "resolved" if answer == "accepted" else answer
+        await self._check_waits(id, call_id)
+        return await self._leave(id, RESOLVE, body)
 
     def follow(
         self,
@@ -330,15 +369,37 @@ class AgentClient:
             ValueError: the server does not understand the query.
         """
         _not_in_a_workflow()
-        ours = f"WorkflowType = '{WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
-        wanted = f"{ours} AND ({query})" if query else ours
+        async for execution in self._executions(query, limit=limit):
+            yield await summary_of(self.client, execution, self._ended)
+
+    async def unknown_calls(
+        self, query: str = "", *, waiting_only: bool = False, limit: int = 1_000
+    ) -> AsyncIterator[UnknownOutcome]:
+        """Calls of which nobody could tell whether they took effect, over all runs.
+
+        Those that wait for a person, and, without `waiting_only`, those that are open: the model
+        was told, or the run has ended. Needs no worker. Runs come in the order of `list_runs`, the
+        calls of each with the newest first.
+
+        At most `limit` runs are read: in a namespace with the search attribute TurnkeeperUnknown
+        those that have such calls, else all that match `query`.
+
+        Raises:
+            ConnectionError: the server cannot be reached.
+            ValueError: the server does not understand the query.
+        """
+        _not_in_a_workflow()
+        states = "'waiting'" if waiting_only else "'waiting', 'open'"
         try:
-            async for execution in self.client.list_workflows(wanted, limit=limit):
-                yield await summary_of(self.client, execution, self._ended)
+            searchable = await has_attribute(self.client, "TurnkeeperUnknown")
         except RPCError as error:
-            if error.status is RPCStatusCode.INVALID_ARGUMENT:
-                raise ValueError(f"query: {self._bad_query(error.message)}") from error
             raise readable(error, "", self.client) from error
+        narrowed = f"TurnkeeperUnknown IN ({states})" if searchable else ""
+        async for execution in self._executions(query, narrowed, limit=limit):
+            for call in reversed(await unknown_of(execution)):
+                if call.status == "waiting" or (call.status == "open" and not waiting_only):
+                    agent = await agent_of(self.client, execution)
+                    yield UnknownOutcome.of(execution, agent, call)
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -348,6 +409,17 @@ class AgentClient:
                 yield step
         except RPCError as error:
             raise readable(error, run, self.client) from error
+
+    async def _executions(self, *conditions: str, limit: int) -> AsyncIterator[WorkflowExecution]:
+        """Our runs that meet all conditions, empty ones aside; open runs first."""
+        wanted = " AND ".join([_OURS, *(f"({c})" for c in conditions if c)])
+        try:
+            async for execution in self.client.list_workflows(wanted, limit=limit):
+                yield execution
+        except RPCError as error:
+            if error.status is RPCStatusCode.INVALID_ARGUMENT:
+                raise ValueError(f"query: {self._bad_query(error.message)}") from error
+            raise readable(error, "", self.client) from error
 
     async def _check_same(self, run: str, request: RunRequest) -> None:
         """Refuse the id of a run with another request: its answer is to another question."""
@@ -380,12 +452,13 @@ class AgentClient:
             raise readable(error, run, self.client) from error
 
     async def _status_by_history(self, described: WorkflowExecutionDescription) -> RunStatus:
-        agent, transcript, limits = await asyncio.gather(
+        agent, unknown, transcript, limits = await asyncio.gather(
             agent_of(self.client, described),
+            unknown_of(described),
             self.transcript(described.id),
             self._limits(described.id, described.run_id),
         )
-        return status_by_history(agent, described, transcript, limits)
+        return status_by_history(agent, described, transcript, limits, unknown)
 
     def _bad_query(self, message: str) -> str:
         for name in ATTRIBUTE_TYPES:
@@ -429,21 +502,43 @@ class AgentClient:
             raise _invalid(f"id: {run} is a workflow of type {described.workflow_type}")
         return described
 
-    async def _stop_refused(self, run: str, error: WorkflowUpdateFailedError) -> Stopped:
-        # A run that ends between our look and the update fails it too.
-        described = await self._describe(run)
-        if described.status is not WorkflowExecutionStatus.RUNNING:
+    async def _ask(
+        self, run: str, name: str, body: Mapping[str, Any], timeout: float
+    ) -> Literal["accepted", "ended"] | None:
+        """Send an update to an open run; None if no worker answers in time."""
+        if await self._is_over(run):
             return "ended"
-        raise _invalid(f"stop: {error.cause}") from error
-
-    async def _signal_stop(self, handle: WorkflowHandle[Any, Any], body: dict[str, str]) -> Stopped:
         try:
-            await handle.signal(STOP, body)
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
+            answered = await ask(self.client.get_workflow_handle(run), name, body, timeout)
+        except WorkflowUpdateFailedError as error:
+            # A run that ends between our look and the update fails it too.
+            if await self._is_over(run):
                 return "ended"
-            raise readable(error, handle.id, self.client) from error
-        return "queued"
+            raise _invalid(f"{name}: {error.cause}") from error
+        return "accepted" if answered else None
+
+    async def _leave(
+        self, run: str, name: str, body: Mapping[str, Any]
+    ) -> Literal["queued", "ended"]:
+        try:
+            left = await leave(self.client.get_workflow_handle(run), name, body)
+        except RPCError as error:
+            raise readable(error, run, self.client) from error
+        return "queued" if left else "ended"
+
+    async def _is_over(self, run: str) -> bool:
+        return (await self._describe(run)).status is not WorkflowExecutionStatus.RUNNING
+
+    async def _check_waits(self, run: str, call_id: str) -> None:
+        """Refuse what an open run would drop without a word: it would come as a signal."""
+        described = await self._describe(run)
+        waiting = [c.call_id for c in await unknown_of(described) if c.status == "waiting"]
+        if described.status is WorkflowExecutionStatus.RUNNING and call_id not in waiting:
+            known = ", ".join(waiting) or "none"
+            raise _invalid(
+                f"{RESOLVE}: call_id: no call {one_line(call_id, 100)!r} waits to be resolved; "
+                f"waiting: {known}"
+            )
 
 
 class AgentRunHandle:
@@ -483,6 +578,21 @@ class AgentRunHandle:
     async def stop(self, reason: str = "", actor: str | None = None) -> Stopped:
         """See `AgentClient.stop`."""
         return await self.client.stop(self.id, reason, actor)
+
+    async def resolve(
+        self, call_id: str, *, landed: bool, result: str = "", actor: str | None = None
+    ) -> Resolved:
+        """See `AgentClient.resolve`."""
+        return await self.client.resolve(
+            self.id, call_id, landed=landed, result=result, actor=actor
+        )
+
+
+def _check(model: type[BaseModel], body: Mapping[str, Any]) -> None:
+    try:
+        read_public(model, dict(body))
+    except ValueError as error:
+        raise _invalid(str(error)) from None
 
 
 def _request(

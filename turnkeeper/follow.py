@@ -32,10 +32,18 @@ from turnkeeper.contract import (
     GenerateOutput,
     LoadAgentOutput,
     RunResult,
+    UnknownCall,
     Usage,
 )
 from turnkeeper.entries import Entry
-from turnkeeper.render import arguments_line, reply_calls, reply_text, usage_text
+from turnkeeper.render import (
+    arguments_line,
+    person_awaited,
+    reply_calls,
+    reply_text,
+    unknown_text,
+    usage_text,
+)
 from turnkeeper.text import one_line
 
 __all__ = ["Step", "follow"]
@@ -53,22 +61,24 @@ _END_EVENTS = {
 
 _M = TypeVar("_M", bound=BaseModel)
 
-_Told = list[tuple[str, int, str]]
-"""Steps before they have their event: phase, turn, text."""
+_Told = list[tuple[str, int, str] | tuple[str, int, str, str]]
+"""Steps before they have their event: phase, turn, text, call id."""
 
 
 @dataclass(frozen=True)
 class Step:
     """One thing that happened.
 
-    `phase` is one of the four phases, or START, STOP, PROBLEM or END. `turn` counts from 1 and is 0
-    where there is none. `event_id` is the event in history that told it.
+    `phase` is one of the four phases, or START, WAITING, STOP, PROBLEM or END. `turn` counts from 1
+    and is 0 where there is none. `event_id` is the event in history that told it.
     """
 
     event_id: int
     phase: str
     turn: int
     text: str
+    call_id: str = ""
+    """Of WAITING: the call of which a person must say whether it took effect."""
 
 
 async def follow(client: Client, workflow_id: str) -> AsyncIterator[Step]:
@@ -137,6 +147,8 @@ class _Narrator:
         """Tools that the last reply asked for."""
         self._ran: set[str] = set()
         """Ids of its calls that became activities; the others were answered at once."""
+        self._waiting: set[str] = set()
+        """Keys of calls that wait for a person."""
         self._tell: dict[int, Callable[[HistoryEvent], Any]] = {
             EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: self._scheduled,
             EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: self._completed,
@@ -144,6 +156,7 @@ class _Narrator:
             EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: self._failed,
             EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED: self._asked_to_stop,
             EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED: self._asked_to_stop,
+            EventType.EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED: self._published,
             EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED: self._stuck,
         }
 
@@ -246,6 +259,21 @@ class _Narrator:
         if STOP not in (update.input.name, signal.signal_name):
             return []
         return [("STOP", self._turn, "a stop was asked for")]
+
+    async def _published(self, event: HistoryEvent) -> _Told:
+        memo = event.workflow_properties_modified_event_attributes.upserted_memo.fields
+        if "unknown" not in memo:
+            return []
+        (calls,) = await self._converter.decode([memo["unknown"]], [list[UnknownCall]])
+        told: _Told = []
+        for call in calls:
+            if call.status == "waiting" and call.key not in self._waiting:
+                self._waiting.add(call.key)
+                told.append(("WAITING", call.turn, f"for {person_awaited([call])}", call.call_id))
+            elif call.status != "waiting" and call.key in self._waiting:
+                self._waiting.remove(call.key)
+                told.append(("EXECUTE", call.turn, f"-> {unknown_text(call)}"))
+        return told
 
     async def _stuck(self, event: HistoryEvent) -> _Told:
         failed = event.workflow_task_failed_event_attributes

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import (
     Client,
@@ -32,24 +33,29 @@ from turnkeeper.contract import (
     RunRequest,
     RunResult,
     RunStatus,
+    UnknownCall,
 )
-from turnkeeper.history import Transcript
+from turnkeeper.history import ToolRun, Transcript
 from turnkeeper.outcomes import OUTCOMES
+from turnkeeper.render import person_awaited
 from turnkeeper.spec import Limits
 from turnkeeper.state import Phase
 from turnkeeper.text import one_line
 
 __all__ = [
     "RunSummary",
+    "UnknownOutcome",
     "agent_of",
     "attribute",
     "earlier_request",
+    "has_attribute",
     "pending_line",
     "result_of_failure",
     "retried",
     "status_by_history",
     "status_of_ended",
     "summary_of",
+    "unknown_of",
 ]
 
 
@@ -61,12 +67,30 @@ class RunSummary:
     run_id: str
     agent: str
     status: str
-    """`running`, or how Temporal closed it: `completed`, `failed`, `canceled`, ..."""
+    """`running`, `waiting` for a person, or how Temporal closed it: `completed`, `canceled`, ..."""
     outcome: str | None
     turns: int | None
     tokens: int | None
     started: datetime
     closed: datetime | None
+
+
+@dataclass(frozen=True)
+class UnknownOutcome:
+    """A tool call of which nobody can tell whether it took effect, and the run that made it."""
+
+    id: str
+    run_id: str
+    agent: str
+    status: str
+    """The run's: as in `RunSummary`, but `running` also while it waits."""
+    call: UnknownCall
+
+    @classmethod
+    def of(cls, execution: WorkflowExecution, agent: str, call: UnknownCall) -> UnknownOutcome:
+        """A call of a run."""
+        status = (execution.status or WorkflowExecutionStatus.RUNNING).name.lower()
+        return cls(execution.id, execution.run_id, agent, status, call)
 
 
 def result_of_failure(cause: BaseException) -> RunResult:
@@ -93,9 +117,15 @@ def _details(cause: FailureError, outcome: str, reason: str | None) -> RunResult
 
 
 def status_of_ended(
-    result: RunResult, described: WorkflowExecutionDescription, limits: Limits | None
+    result: RunResult,
+    described: WorkflowExecutionDescription,
+    limits: Limits | None,
+    unknown: list[UnknownCall],
 ) -> RunStatus:
-    """The status of a run that is over; `limits` is None for one that ended before it had any."""
+    """The status of a run that is over; `limits` is None for one that ended before it had any.
+
+    `unknown` is what was published; a run that Temporal ended has no result to tell of it.
+    """
     return RunStatus(
         **({} if limits is None else {"limits": limits}),
         agent=result.agent or attribute(described, "TurnkeeperAgent", str) or "",
@@ -105,6 +135,7 @@ def status_of_ended(
         waiting_for="",
         usage=result.usage,
         outcome=result.outcome,
+        unknown=result.unknown or unknown,
     )
 
 
@@ -113,14 +144,16 @@ def status_by_history(
     described: WorkflowExecutionDescription,
     transcript: Transcript,
     limits: Limits | None,
+    unknown: list[UnknownCall],
 ) -> RunStatus:
     """The status of an open run whose worker does not answer."""
     pending = described.raw_description.pending_activities
+    waiting = [c for c in unknown if c.status == "waiting"]
     calls = [
         CallStatus(
             call_id=t.input.call_id,
             tool=t.input.tool,
-            status="done" if t.output or t.failure else "running",
+            status=_progress(t, waiting),
         )
         for t in transcript.tail
     ]
@@ -140,9 +173,18 @@ def status_by_history(
         phase=phase,
         # The reply of the turn that generates is not in the transcript yet.
         turn=replies + 1 if phase is Phase.GENERATE else replies,
-        waiting_for="a worker: none answers",
+        waiting_for=(
+            f"{person_awaited(waiting)}; no worker answers" if waiting else "a worker: none answers"
+        ),
         calls=calls,
+        unknown=unknown,
     )
+
+
+def _progress(call: ToolRun, waiting: Sequence[UnknownCall]) -> str:
+    if any(w.key == call.input.key for w in waiting):
+        return "waiting"
+    return "done" if call.output or call.failure else "running"
 
 
 _WHAT = {GENERATE: "a reply", LOAD_AGENT: "the agent's definition", SEAL: "the artifact store"}
@@ -191,17 +233,53 @@ async def summary_of(
         ended = await result_of(execution)
         if ended is not None:
             outcome, turns, tokens = ended.outcome, ended.turns, ended.usage.total
+    waits = any(c.status == "waiting" for c in await unknown_of(execution))
     return RunSummary(
         id=execution.id,
         run_id=execution.run_id,
         agent=await agent_of(client, execution),
-        status=status.name.lower(),
+        status="waiting" if waits else status.name.lower(),
         outcome=outcome or None,
         turns=turns,
         tokens=tokens,
         started=execution.start_time,
         closed=execution.close_time,
     )
+
+
+async def unknown_of(execution: WorkflowExecution) -> list[UnknownCall]:
+    """What a run published of its unknown outcomes, oldest first.
+
+    None waits in a closed run: one that was terminated could not say so itself.
+    """
+    published = await execution.memo_value("unknown", None)
+    closed = execution.status not in (None, WorkflowExecutionStatus.RUNNING)
+    found: list[UnknownCall] = []
+    for told in published if isinstance(published, list) else []:
+        try:
+            call = UnknownCall.model_validate(told)
+        except ValidationError:
+            # Of a release, or a program, with another idea of it.
+            continue
+        gone = closed and call.status == "waiting"
+        found.append(call.model_copy(update={"status": "open"}) if gone else call)
+    return found
+
+
+async def has_attribute(client: Client, name: str) -> bool:
+    """Whether runs of this namespace can be searched by an attribute.
+
+    Raises:
+        RPCError: the server cannot be reached.
+    """
+    try:
+        # Asked of visibility: some clusters keep the list of attributes to administrators.
+        await client.count_workflows(f"{name} IS NOT NULL AND WorkflowId = ''")
+    except RPCError as error:
+        if error.status is not RPCStatusCode.INVALID_ARGUMENT:
+            raise
+        return False
+    return True
 
 
 async def agent_of(client: Client, execution: WorkflowExecution) -> str:
