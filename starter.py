@@ -1,4 +1,4 @@
-"""The command line: start agent runs, look at them, stop them; the demo and a server to develop on.
+"""The command line: start agent runs, look at them, settle them, stop them; a demo, a server.
 
 Exit codes: 0 completed; 1 failed, or no server; 2 a wrong request, an unknown agent, wrong usage;
 3 ended at a limit, refused, truncated or stopped; 4 cancelled; 130 interrupted by Ctrl-C.
@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_show(commands)
     _add_list(commands)
+    _add_unknown(commands)
     _add_stop(commands)
     _add_demo(commands)
     _add_dev(commands)
@@ -148,6 +149,33 @@ def _add_list(commands: Any) -> None:
     )
     parser.add_argument("query", nargs="?", default="", help="such as \"TurnkeeperTenant='acme'\"")
     parser.add_argument("--count", type=_positive, default=20, metavar="N", help="default 20")
+    _add_json(parser)
+
+
+def _add_unknown(commands: Any) -> None:
+    parser = _add(
+        commands,
+        "unknown",
+        "unknown:unknown",
+        "List tool calls that may or may not have taken effect, over all runs; or settle one.",
+    )
+    parser.add_argument("run", nargs="?", metavar="RUN", help="the id of a run that waits")
+    parser.add_argument("call", nargs="?", metavar="CALL", help="the id of the call to settle")
+    verdict = parser.add_mutually_exclusive_group()
+    verdict.add_argument(
+        "--landed", action="store_true", default=None, help="the call took effect: the run goes on"
+    )
+    verdict.add_argument(
+        "--not-landed", action="store_false", dest="landed", default=None, help="it did not"
+    )
+    parser.add_argument("--result", metavar="TEXT", help="what the model reads, such as a receipt")
+    parser.add_argument("--actor", metavar="NAME", help="who says so (default: you)")
+    parser.add_argument(
+        "--waiting", action="store_true", help="list those alone that wait for a person"
+    )
+    parser.add_argument(
+        "--count", type=_positive, metavar="N", help="runs to look at (default 1000)"
+    )
     _add_json(parser)
 
 

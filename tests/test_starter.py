@@ -26,7 +26,7 @@ from turnkeeper.testing.stack import living_dev
 
 ROOT = Path(__file__).resolve().parent.parent
 NOWHERE = ["--address", "127.0.0.1:1"]
-COMMANDS = ["run", "show", "list", "stop", "demo", "dev"]
+COMMANDS = ["run", "show", "list", "unknown", "stop", "demo", "dev"]
 QUESTION = "What was the revenue in 2024?"
 """Costs one search, which the fixture makes slow enough to interrupt."""
 ANSWER = "Revenue in 2024 was $376.3M, by that year's report."
@@ -299,7 +299,14 @@ def test_each_end_has_an_exit_code() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [["run", "hello", "--agent", "finance"], ["show", "x"], ["list"], ["stop", "x"]],
+    [
+        ["run", "hello", "--agent", "finance"],
+        ["show", "x"],
+        ["list"],
+        ["unknown"],
+        ["unknown", "x", "c1", "--landed"],
+        ["stop", "x"],
+    ],
     ids=lambda c: c[0],
 )
 def test_an_unreachable_server_is_a_sentence_and_exit_1(command: list[str]) -> None:

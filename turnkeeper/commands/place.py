@@ -54,6 +54,12 @@ class Place:
         state = [] if own else ["--state", shlex.quote(_short(self.state))]
         return " ".join([self._python(), _short(self.root / program), *state, rest])
 
+    def again(self, rest: str) -> str:
+        """As `command`, for one that goes to the server that was named in this one."""
+        named = {"--address": self.address, "--namespace": self.namespace}
+        options = [f"{name} {shlex.quote(value)}" for name, value in named.items() if value]
+        return self.command(" ".join([*options, rest]))
+
     def _python(self) -> str:
         own = Path(sys.executable).is_relative_to(self.root)
         return _short(Path(sys.executable)) if own else "python"

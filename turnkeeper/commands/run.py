@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from turnkeeper.commands.place import USAGE, Complaint, Place, exit_code
@@ -15,6 +15,7 @@ from turnkeeper.commands.terminal import StepPrinter, safe, say, say_json, tell
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient, AgentRunHandle
     from turnkeeper.contract import RunResult
+    from turnkeeper.follow import Step
 
 
 _EXAMPLES = {"--limit": "turns=8", "--metadata": "tenant=acme"}
@@ -40,11 +41,11 @@ async def run(place: Place, options: argparse.Namespace) -> int:
                 say_json({"id": handle.id, "run_id": handle.run_id, "existed": handle.existed})
             else:
                 say(handle.id)
-                tell(f"To see it: {place.command(f'show {handle.id} --follow')}")
+                tell(f"To see it: {place.again(f'show {handle.id} --follow')}")
             return 0
         tell(f"run {handle.id}")
         result = await wait(place, client, handle.id)
-        return print_result(handle, result, as_json=options.json)
+        return print_result(place, handle, result, as_json=options.json)
 
 
 async def wait(place: Place, client: AgentClient, run_id: str) -> RunResult:
@@ -52,24 +53,50 @@ async def wait(place: Place, client: AgentClient, run_id: str) -> RunResult:
     from turnkeeper.commands.progress import progress
 
     try:
-        await StepPrinter(sys.stderr).print(progress(client, run_id))
+        steps = _with_advice(place, client, run_id, progress(client, run_id))
+        await StepPrinter(sys.stderr).print(steps)
     except asyncio.CancelledError:
-        tell(
-            f"\nThe run goes on without you. To see it: {place.command(f'show {run_id} --follow')}"
-        )
-        tell(f"To stop it: {place.command(f'stop {run_id}')}")
+        tell(f"\nThe run goes on without you. To see it: {place.again(f'show {run_id} --follow')}")
+        tell(f"To stop it: {place.again(f'stop {run_id}')}")
         raise
     except ConnectionError as error:
-        again = place.command(f"show {run_id} --follow")
+        again = place.again(f"show {run_id} --follow")
         raise ConnectionError(
             f"{error}\nThe run goes on when the server is back. To see it: {again}"
         ) from error
     return await client.result(run_id, check=False)
 
 
-def print_result(handle: AgentRunHandle, result: RunResult, *, as_json: bool) -> int:
+async def _with_advice(
+    place: Place, client: AgentClient, run_id: str, steps: AsyncIterator[Step]
+) -> AsyncIterator[Step]:
+    """The steps; and, where one waits for a person, the command that settles it."""
+    from turnkeeper.render import settling
+
+    async for step in steps:
+        yield step
+        # Told of what waits now: steps of the past are followed as well.
+        if step.call_id and step.call_id in await _waiting(client, run_id):
+            # On a line of its own, that no margin cuts.
+            tell(f"To settle it (or --not-landed): {place.again(settling(run_id, step.call_id))}")
+
+
+async def _waiting(client: AgentClient, run_id: str) -> list[str]:
+    from temporalio.service import RPCError
+
+    from turnkeeper.outside import unknown_of
+
+    try:
+        described = await client.client.get_workflow_handle(run_id).describe()
+    except RPCError:
+        # Who follows the steps waits for the server, and says so.
+        return []
+    return [c.call_id for c in await unknown_of(described) if c.status == "waiting"]
+
+
+def print_result(place: Place, handle: AgentRunHandle, result: RunResult, *, as_json: bool) -> int:
     """Print how a run ended; the exit code for it."""
-    from turnkeeper.render import result_lines
+    from turnkeeper.render import result_lines, unknown_line
 
     if as_json:
         told = {"id": handle.id, "existed": handle.existed, **result.model_dump(mode="json")}
@@ -79,6 +106,10 @@ def print_result(handle: AgentRunHandle, result: RunResult, *, as_json: bool) ->
         say(safe(result.answer))
     for line in result_lines(result):
         tell(line)
+    if unsure := [c for c in result.unknown if c.status == "open"]:
+        for call in unsure:
+            tell(unknown_line(call))
+        tell(f"To see more: {place.again(f'show {handle.id}')}")
     return exit_code(result.outcome)
 
 

@@ -42,7 +42,7 @@ async def stop(place: Place, options: argparse.Namespace) -> int:
     """Ask a run to stop."""
     # Also where no server runs: the stop is kept there until the next worker.
     async with place.client(to_read=True) as client:
-        stopped = await client.stop(options.id, options.reason, options.actor or _person())
+        stopped = await client.stop(options.id, options.reason, options.actor or person())
     if options.json:
         say_json({"id": options.id, "stop": stopped})
     elif stopped == "stopping":
@@ -50,11 +50,12 @@ async def stop(place: Place, options: argparse.Namespace) -> int:
     elif stopped == "queued":
         say(f"no worker answers: run {options.id} stops as soon as one does")
     else:
-        say(f"run {options.id} has ended already: {place.command(f'show {options.id}')}")
+        say(f"run {options.id} has ended already: {place.again(f'show {options.id}')}")
     return 0
 
 
-def _person() -> str:
+def person() -> str:
+    """Who calls this command."""
     try:
         return getpass.getuser()
     except (OSError, KeyError) as error:

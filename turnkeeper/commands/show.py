@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import Complaint, Place
 from turnkeeper.commands.run import print_result, wait
-from turnkeeper.commands.terminal import say, say_json
+from turnkeeper.commands.terminal import say, say_json, tell
 
 if TYPE_CHECKING:
     from turnkeeper.contract import RunResult, RunStatus
@@ -33,7 +33,7 @@ async def show(place: Place, options: argparse.Namespace) -> int:
                 )
             result = await wait(place, client, options.id)
             handle = AgentRunHandle(client, options.id, existed=True)
-            return print_result(handle, result, as_json=options.json)
+            return print_result(place, handle, result, as_json=options.json)
         status, transcript = await asyncio.gather(
             client.status(options.id, timeout=_PATIENCE), client.transcript(options.id)
         )
@@ -42,11 +42,12 @@ async def show(place: Place, options: argparse.Namespace) -> int:
         say_json(_as_json(options.id, status, transcript, ended))
     else:
         _print(options.id, status, transcript, ended)
+        _advise(place, options.id, status)
     return 0
 
 
 def _print(run_id: str, status: RunStatus, transcript: Transcript, ended: RunResult | None) -> None:
-    from turnkeeper.render import result_lines, transcript_text, usage_text
+    from turnkeeper.render import result_lines, transcript_text, unknown_text, usage_text
     from turnkeeper.text import one_line
 
     model = f" · {one_line(status.model, 80)}" if status.model else ""
@@ -63,12 +64,25 @@ def _print(run_id: str, status: RunStatus, transcript: Transcript, ended: RunRes
         say(f"phase     {phase} · turn {status.turn} · waiting for {awaited}")
         if status.usage.total:
             say(f"used      {usage_text(status.usage)}")
+    for call in status.unknown:
+        say(f"unknown   turn {call.turn} · {unknown_text(call)}")
+        say(f"          {one_line(call.what, 500)}")
+        say(f"          arguments {one_line(call.arguments, 500)}; key {one_line(call.key, 100)}")
     if not transcript.entries and isinstance(transcript.start, dict):
         say(f"prompt    {one_line(str(transcript.start.get('prompt')), 1_000)}")
     tail = [f"{t.input.tool}: {_how_far(t, ended)}" for t in transcript.tail]
     if transcript.entries or tail:
         say()
         say(transcript_text(transcript.entries, unanswered=tail, ended=ended is not None))
+
+
+def _advise(place: Place, run_id: str, status: RunStatus) -> None:
+    from turnkeeper.render import settling
+
+    for call in status.unknown:
+        if call.status == "waiting":
+            command = place.again(settling(run_id, call.call_id))
+            tell(f"\nTo settle it (or --not-landed): {command}")
 
 
 def _how_far(call: ToolRun, ended: RunResult | None) -> str:

@@ -1,0 +1,174 @@
+"""`starter.py unknown`: tool calls that may or may not have taken effect, listed and settled."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+import time
+from typing import TYPE_CHECKING
+
+from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
+from turnkeeper.commands.runs import person
+from turnkeeper.commands.terminal import say, say_json, tell, width
+from turnkeeper.text import one_line
+
+if TYPE_CHECKING:
+    from turnkeeper.outside import UnknownOutcome
+
+_RUNS = 1_000
+_HEADINGS = ("STATUS", "AGE", "RUN", "CALL", "TOOL")
+_CELL = 300
+_INDENT = " " * 4
+_SETTLING = "starter.py unknown RUN CALL --landed (or --not-landed)"
+
+
+async def unknown(place: Place, options: argparse.Namespace) -> int:
+    """List what nobody has settled, or settle one call."""
+    if problem := _misuse(options):
+        raise Complaint(problem, USAGE)
+    return await (_list if options.run is None else _settle)(place, options)
+
+
+def _misuse(options: argparse.Namespace) -> str:
+    """What is wrong with options that each by itself is right; else empty."""
+    settles = (options.landed, options.result, options.actor) != (None, None, None)
+    lists = options.waiting or options.count is not None
+    if options.run is None and settles:
+        return f"name the run and the call: {_SETTLING}; without options all of them are listed"
+    if options.run is not None and options.call is None:
+        return f"name the call, too: {_SETTLING}; `starter.py unknown` lists them"
+    if options.run is not None and lists:
+        return "--waiting and --count are for the list: leave out RUN and CALL"
+    if options.run is not None and options.landed is None:
+        return f"say whether the call took effect: {_SETTLING}"
+    return ""
+
+
+# --- the list -----------------------------------------------------------------------------------
+
+
+async def _list(place: Place, options: argparse.Namespace) -> int:
+    from turnkeeper.outside import has_attribute
+
+    count = options.count or _RUNS
+    async with place.client(to_read=True) as client:
+        found = [o async for o in client.unknown_calls(waiting_only=options.waiting, limit=count)]
+        searchable = await has_attribute(client.client, "TurnkeeperUnknown")
+    found.sort(key=lambda o: (o.call.status != "waiting", -o.call.since))
+    if options.json:
+        say_json({"unknown": [_as_json(o) for o in found]})
+    elif found:
+        for line in _table(found):
+            say(line)
+        _advise(place, found)
+    else:
+        tell("no unknown outcomes")
+    if not searchable:
+        tell(
+            "This namespace has no search attribute TurnkeeperUnknown: "
+            f"only the last {count:,} runs were looked at (--count)."
+        )
+    elif len({o.run_id for o in found}) >= count:
+        tell(f"Only {count:,} runs were looked at (--count).")
+    return 0
+
+
+def _advise(place: Place, found: list[UnknownOutcome]) -> None:
+    from turnkeeper.render import settling
+
+    first = found[0]
+    if first.call.status == "waiting":
+        command = place.again(settling(first.id, first.call.call_id))
+        tell(f"\nTo settle the first (or --not-landed; --result TEXT for the model): {command}")
+
+
+def _table(found: list[UnknownOutcome]) -> list[str]:
+    """Two lines and more for each: what it is called, then what is known of it."""
+    rows = [_HEADINGS, *(_row(o) for o in found)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
+    lines = [
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    told = lines[:1]
+    for line, outcome in zip(lines[1:], found, strict=True):
+        told += [line, *_details(outcome)]
+    return told
+
+
+def _row(outcome: UnknownOutcome) -> tuple[str, ...]:
+    # Callers choose the ids of runs, models those of calls.
+    call = outcome.call
+    return (
+        call.status,
+        _age(time.time() - call.since),
+        one_line(outcome.id, _CELL),
+        one_line(call.call_id, _CELL),
+        one_line(call.tool, 64),
+    )
+
+
+def _details(outcome: UnknownOutcome) -> list[str]:
+    call = outcome.call
+    known = (
+        f"agent {one_line(outcome.agent, 64)}, turn {call.turn}, the run is {outcome.status}",
+        f"arguments {one_line(call.arguments, 300)}",
+        one_line(call.what, 500),
+        f"key {one_line(call.key, 100)}",
+    )
+    return [
+        line
+        for text in known
+        for line in textwrap.wrap(
+            text,
+            width(),
+            initial_indent=_INDENT,
+            subsequent_indent=_INDENT * 2,
+            break_on_hyphens=False,
+        )
+    ]
+
+
+def _age(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def _as_json(outcome: UnknownOutcome) -> dict[str, object]:
+    return {
+        "id": outcome.id,
+        "run_id": outcome.run_id,
+        "agent": outcome.agent,
+        "status": outcome.status,
+        "call": outcome.call.model_dump(mode="json"),
+    }
+
+
+# --- one call -----------------------------------------------------------------------------------
+
+
+async def _settle(place: Place, options: argparse.Namespace) -> int:
+    # Also where no server runs: it is kept there until the next worker.
+    async with place.client(to_read=True) as client:
+        resolved = await client.resolve(
+            options.run,
+            options.call,
+            landed=options.landed,
+            result=options.result or "",
+            actor=options.actor or person(),
+        )
+    if options.json:
+        say_json({"id": options.run, "call_id": options.call, "resolve": resolved})
+    elif resolved == "resolved":
+        verdict = "took effect" if options.landed else "did not take effect"
+        say(f"run {options.run} goes on: call {options.call} {verdict}")
+    elif resolved == "queued":
+        say(f"no worker answers: run {options.run} is told as soon as one does")
+    else:
+        say(
+            f"run {options.run} has ended, nothing can be settled any more: "
+            f"{place.again(f'show {options.run}')}"
+        )
+    return FAILED if resolved == "ended" else 0
