@@ -29,7 +29,7 @@ from temporalio.service import RPCError
 
 from tests.rig import AGENT, Rig, RigFactory, open_rig, until
 from turnkeeper import tool
-from turnkeeper.contract import STATUS, STOP, WORKFLOW
+from turnkeeper.contract import RESOLVE, STATUS, STOP, WORKFLOW
 from turnkeeper.testing import Exchange, Reply, call, text
 
 
@@ -243,6 +243,53 @@ BODIES: dict[str, tuple[list[RawValue], str | None]] = {
     "an integer of 5,000 digits": ([raw('{"reason": %s}' % ("9" * 5_000))], None),
     "a body of 1.5 MB": ([raw(json.dumps({"reason": "x" * 1_500_000}))], "reason"),
 }
+
+
+def said(**fields: Any) -> list[RawValue]:
+    """A good resolution with some fields replaced; Ellipsis takes one out."""
+    body = {"call_id": "c1", "landed": True, **fields}
+    return [raw(json.dumps({k: v for k, v in body.items() if v is not ...}))]
+
+
+# Bodies of `resolve`, for a run in which call c1 waits; as above.
+RESOLUTIONS: dict[str, tuple[list[RawValue], str | None]] = {
+    "no argument": ([], "0 arguments"),
+    "null": ([raw(b"", b"binary/null")], "ResolveRequest"),
+    "two good bodies": (said() * 2, "2 arguments"),
+    "five nulls": ([raw(b"", b"binary/null")] * 5, "5 arguments"),
+    **{
+        name: (args, "ResolveRequest" if named == "StopRequest" else named)
+        for name, (args, named) in BODIES.items()
+        if name in ("bytes", "a list", "a string", "a number", "false", "100 levels")
+        or (named is None and "reason" not in str(args))
+    },
+    "an empty object": ([raw("{}")], "call_id"),
+    "no call": (said(call_id=...), "call_id"),
+    "no verdict": (said(landed=...), "landed"),
+    "another call": (said(call_id="c2"), "waiting: c1"),
+    "the call in another case": (said(call_id="C1"), "waiting: c1"),
+    "a look-alike of the call": (said(call_id="\u04411"), "waiting: c1"),
+    "the call with a space": (said(call_id="c1 "), "waiting: c1"),
+    "control characters in the call": (said(call_id="c1\x00\x1b[31m\r\n"), "waiting: c1"),
+    "an empty call": (said(call_id=""), "call_id"),
+    "a call of 301 characters": (said(call_id="c" * 301), "call_id"),
+    "a call that is a number": (said(call_id=1), "call_id"),
+    "a call that is a list": (said(call_id=["c1"]), "call_id"),
+    "a verdict that is null": (said(landed=None), "landed"),
+    "a verdict that is a word": (said(landed="perhaps"), "landed"),
+    "a verdict that is an object": (said(landed={"yes": True}), "landed"),
+    "half a verdict": (said(landed=0.5), "landed"),
+    "a result that is an object": (said(result={"receipt": 7}), "result"),
+    "a result that is null": (said(result=None), "result"),
+    "a result of 20,001 characters": (said(result="x" * 20_001), "result"),
+    "a result of 1.5 MB": (said(result="x" * 1_500_000), "result"),
+    "an actor that is a list": (said(actor=["me"]), "actor"),
+    "an actor of 201 characters": (said(actor="x" * 201), "actor"),
+    "an extra field": (said(force=True), "force"),
+    "a misspelt field": (said(landed=..., landd=True), "landed"),
+    "a lone surrogate": ([raw('{"call_id": "c1", "landed": true, "result": "\\ud800"}')], None),
+    "NaN": ([raw('{"call_id": "c1", "landed": NaN}')], None),
+}
 ENDING: dict[str, list[RawValue]] = {
     "no argument": [],
     "null": [raw(b"", b"binary/null")],
@@ -255,6 +302,7 @@ def test_there_are_enough_of_them() -> None:
     """At least fifty starts and fifty messages: a row that is lost is noticed."""
     assert len(STARTS) >= 50
     assert 2 * (len(BODIES) + len(UNKNOWN_NAMES) + len(ENDING)) >= 50
+    assert len(RESOLUTIONS) >= 40
 
 
 @pytest.fixture(scope="module")
@@ -271,10 +319,19 @@ async def served(
         return "released"
 
     def script(exchange: Exchange) -> Reply:
-        held = exchange.prompt == "hold" and exchange.turn == 0
-        return call("hold") if held else text("Done.")
+        if exchange.turn == 0 and exchange.prompt == "hold":
+            return call("hold")
+        if exchange.turn == 0 and exchange.prompt == "doubt":
+            return call("send", id="c1")
+        return text("Done." if exchange.prompt != "doubt" else exchange.last_results[0].text)
 
-    async with open_rig(client, tmp_path_factory.mktemp("rig"), script, tools=[hold]) as rig:
+    @tool
+    async def send() -> str:
+        """Send."""
+        raise OSError("connection lost")
+
+    folder, tools = tmp_path_factory.mktemp("rig"), [hold, send]
+    async with open_rig(client, folder, script, tools=tools, on_unknown="wait") as rig:
         yield rig, gate
         assert await rig.task_failures() == 0
         assert not rig.provider.rejections
@@ -388,6 +445,56 @@ async def test_malformed_messages_leave_a_run_alone(
     assert problems == {}
     gate.set()
     assert await outcome_of(handle) == ("completed", "")
+
+
+async def test_malformed_resolutions_settle_nothing(served: tuple[Rig, asyncio.Event]) -> None:
+    """Updates are refused with a reason, signals dropped, and the call waits for a good one."""
+    rig, _ = served
+    handle = await rig.start_raw(start(prompt="doubt"))
+
+    async def unknown() -> list[str]:
+        return [u["status"] for u in (await handle.query(STATUS))["unknown"]]
+
+    await until(unknown)
+    problems: dict[str, str] = {}
+    async with asyncio.timeout(60):
+        for name, (args, named) in RESOLUTIONS.items():
+            try:
+                await handle.execute_update(RESOLVE, args=args)
+                problems[name] = "accepted"
+            except WorkflowUpdateFailedError as error:
+                reason = str(error.cause)
+                if not reason or (named or "") not in reason or len(reason) > 2_000:
+                    problems[name] = reason[:500]
+            await handle.signal(RESOLVE, args=args)
+    assert problems == {}
+    assert await unknown() == ["waiting"]
+    # The canary: it is for their own faults that the others settled nothing.
+    await handle.execute_update(RESOLVE, args=said(result="receipt 7"))
+    assert (await handle.result())["answer"] == "receipt 7"
+
+
+@pytest.mark.parametrize("way", ["update", "signal"])
+async def test_a_call_that_does_not_wait_yet_is_not_resolved(
+    served: tuple[Rig, asyncio.Event], way: str
+) -> None:
+    """A good resolution that comes too early is refused, or dropped: it is not kept for later."""
+    rig, gate = served
+    gate.clear()
+    handle = await rig.start_raw(start(prompt="hold"))
+    await until(lambda: _calls(handle))
+    if way == "signal":
+        await handle.signal(RESOLVE, args=said())
+    else:
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await handle.execute_update(RESOLVE, args=said())
+        assert "waiting: none" in str(refused.value.cause)
+    gate.set()
+    assert await outcome_of(handle) == ("completed", "")
+
+
+async def _calls(handle: WorkflowHandle[Any, Any]) -> Any:
+    return (await handle.query(STATUS))["calls"]
 
 
 @pytest.mark.parametrize("name", ENDING)
