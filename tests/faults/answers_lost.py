@@ -46,7 +46,7 @@ _MESSAGES = (
 )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Played:
     """One run. requests: how many there were on the link; injected: how many went unanswered."""
 
@@ -109,8 +109,6 @@ class Lane:
         injected = proxy.injected["drop_reply"] - hits
         found.seen.arrivals = self.ledger.arrivals()[known:]
         found.seen.requests = self.provider.requests[asked:]
-        # As after a kill, one request may have to be made again.
-        found.seen.kills = injected
         return Played(link, found, nth.seen, injected, time.monotonic() - began)
 
     async def _run(self, link: Link) -> AgentRunHandle:
@@ -225,14 +223,28 @@ async def run(
     began = time.monotonic()
     async with contextlib.AsyncExitStack() as opened:
         nursery = opened.enter_context(Nursery.start(ROOT, PRELOAD))
-        opening = [_lane(folder / f"lane-{n}", address, nursery) for n in range(lanes)]
-        made = await asyncio.gather(*map(opened.enter_async_context, opening))
+        made = await _entered(
+            opened, [_lane(folder / f"lane-{n}", address, nursery) for n in range(lanes)]
+        )
         suite = _Suite(made, times, say)
         played = [p for found in await asyncio.gather(*map(suite.link, chosen)) for p in found]
     played += [p for p in suite.missed if p not in played]
     violations = await judged([p.witness for p in played], folder / "histories")
     violations += [v for p in played for v in _applied_once(p)]
     return Report(played, violations, len(suite.missed), time.monotonic() - began)
+
+
+async def _entered(
+    opened: contextlib.AsyncExitStack,
+    lanes: Sequence[contextlib.AbstractAsyncContextManager[Lane]],
+) -> list[Lane]:
+    """All at once. Where one fails the others come up first: they are to end in order."""
+    entering = map(opened.enter_async_context, lanes)
+    found = await asyncio.gather(*entering, return_exceptions=True)
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+    return [lane for lane in found if isinstance(lane, Lane)]
 
 
 def _applied_once(played: Played) -> list[Violation]:

@@ -34,7 +34,10 @@ async def witness(agents: AgentClient, run: str, folder: Path) -> Witness:
     """Read a run; `folder` gets its histories."""
     histories = await recorded.fetch(agents.client, run)
     recorded.save(folder, histories)
-    seen = Observed(run=recorded.read(run, histories), entries=None)
+    told = recorded.read(run, histories)
+    # One request for each attempt that the server began, whatever ended the one before.
+    lost = sum(max(g.attempt - 1, 0) for g in told.generations)
+    seen = Observed(run=told, entries=None, kills=lost)
     try:
         seen.entries = (await agents.transcript(run)).entries
     except (StateLost, OSError) as error:
