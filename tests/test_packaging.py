@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from ruamel.yaml import YAML
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.testing import WorkflowEnvironment
 
+from tests.pages import write_refunds
 from turnkeeper.contract import ATTRIBUTE_TYPES
 from turnkeeper.testing.embedded import dev_server_arguments, find_temporal
 
@@ -36,17 +39,56 @@ def check_compose(path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
-def test_the_wheel_ships_turnkeeper_alone(tmp_path: Path) -> None:
-    """No `workflows`, `activities`, tests or examples: other distributions use those names."""
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.iterdir()
+    (built,) = folder.iterdir()
+    return built
+
+
+@pytest.fixture
+def installed(wheel: Path, tmp_path: Path) -> Path:
+    """The Python of a new environment that has the wheel, and beside it what it depends on."""
+    environment = tmp_path / "environment"
+    venv.create(environment, symlinks=True)
+    (packages,) = environment.glob("lib/*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(packages)
+    # The folder alone: what a `.pth` file in it adds, this checkout, is not added.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return environment / "bin" / "python"
+
+
+def test_the_wheel_ships_turnkeeper_alone(wheel: Path) -> None:
+    """No `workflows`, `activities`, tests or examples: other distributions use those names."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     top_level = {name.split("/")[0] for name in names}
     assert {name for name in top_level if not name.endswith(".dist-info")} == {"turnkeeper"}
     assert "turnkeeper/contract.py" in names
     assert "turnkeeper/testing/embedded.py" in names
+
+
+@pytest.mark.timeout(240)
+def test_the_wheel_brings_the_pytest_plugin(installed: Path, tmp_path: Path) -> None:
+    """Who installs it can test a tool under a kill: server and worker are there without a word."""
+    write_refunds(tmp_path)
+    path = f"{Path(find_temporal()).parent}{os.pathsep}{os.environ['PATH']}"
+    ran = subprocess.run(
+        [installed, "-m", "pytest", "-v", "--basetemp=base", "--crash-points=tool.done:1"],
+        cwd=tmp_path,
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout
+    assert re.search(r"^plugins:.* turnkeeper-\d", ran.stdout, re.MULTILINE)
+    assert "test_refunds.py::test_refund[tool.done-1] PASSED" in ran.stdout
 
 
 def test_the_locks_name_the_public_registry_alone() -> None:

@@ -9,14 +9,13 @@ from typing import NamedTuple
 import pytest
 from temporalio.client import Client
 
+from tests.pages import write_refunds
 from turnkeeper.testing.embedded import EmbeddedServer
 
 pytest_plugins = ["pytester"]
 # One session of the author's is run, by whichever test comes first.
 pytestmark = pytest.mark.timeout(300)
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "prove-your-tool.md").read_text()
 SESSION = pytest.StashKey["Ran"]()
 
 OTHER_TOOLS = '''
@@ -134,17 +133,11 @@ class Author:
     def __init__(self, pytester: pytest.Pytester, address: str) -> None:
         self.folder = pytester.path
         self._pytester = pytester
-        self.write("pytest.ini", _block("ini").replace("REPO", str(ROOT)))
+        write_refunds(self.folder)
         fixture = "import pytest\n\n@pytest.fixture(scope='session')\ndef turnkeeper_address():\n"
-        self.write("conftest.py", f"{fixture}    return {address!r}\n")
-        self.write("refunds.py", _block("python", "issue_refund(order"))
-        self.write("test_refunds.py", _block("python", "def test_refund"))
-        self.write("others.py", OTHER_TOOLS)
-        self.write("test_others.py", OTHER_TESTS)
-
-    def write(self, name: str, text: str) -> None:
-        """Write a file of theirs."""
-        (self.folder / name).write_text(text)
+        (self.folder / "conftest.py").write_text(f"{fixture}    return {address!r}\n")
+        (self.folder / "others.py").write_text(OTHER_TOOLS)
+        (self.folder / "test_others.py").write_text(OTHER_TESTS)
 
     def pytest(self, *options: str) -> Ran:
         """Run it; an environment with the package would load the plugin by itself."""
@@ -153,13 +146,6 @@ class Author:
         output = ran.stdout.str() + ran.stderr.str()
         ends = re.findall(r"^\S+::(\S+) ([A-Z]+)", output, re.MULTILINE)
         return Ran({test: end.lower() for test, end in ends}, output)
-
-
-def _block(language: str, containing: str = "") -> str:
-    """The page's only code of a language that contains some text."""
-    blocks = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    (block,) = [b for b in blocks if containing in b]
-    return str(block)
 
 
 @pytest.fixture
