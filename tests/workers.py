@@ -24,7 +24,7 @@ from turnkeeper.testing.process import ChildProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKER = ("worker.py",)
-CRASHING_WORKER = ("-m", "tests.crash")
+CRASHING_WORKER = ("-m", "turnkeeper.testing.crashing", "worker.py")
 
 
 def alive(pid: int) -> bool:
@@ -60,10 +60,14 @@ class Site:
             ],
             folder=self.folder,
             cwd=ROOT,
-            environment=self.environment | {"CRASH_AT": crash_at},
+            environment={
+                "CRASH_LOG": str(self.folder / "passings.jsonl"),
+                **self.environment,
+                "CRASH_AT": crash_at,
+            },
         )
         self.workers.append(started)
-        await asyncio.to_thread(started.wait_ready, 30)
+        await asyncio.to_thread(started.wait_ready, 60)
         return started
 
     async def kill(self, process: ChildProcess) -> None:

@@ -552,7 +552,7 @@ async def test_a_cancelled_call_ends_whatever_it_is_blocked_in(
     assert not processes()
 
 
-async def test_b38_no_effect_after_a_cancel_and_the_slot_comes_back(tmp_path: Path) -> None:
+async def test_no_effect_after_a_cancel_and_the_slot_comes_back(tmp_path: Path) -> None:
     """A sleeping tool never reaches its write; another call takes its place."""
     runners, marker = Runners(most=1), tmp_path / "m"
     work = asyncio.create_task(run(runners, tools.sleeps, seconds=1, marker=str(marker)))
@@ -578,7 +578,7 @@ async def test_a_transaction_is_rolled_back(runners: Runners, tmp_path: Path) ->
 
 
 @linux
-async def test_b23_a_whole_tree_is_killed_before_the_cancel_goes_on(
+async def test_a_whole_tree_is_killed_before_the_cancel_goes_on(
     runners: Runners, tmp_path: Path
 ) -> None:
     """Children in sessions of their own and daemons write nothing more, and none is left."""

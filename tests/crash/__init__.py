@@ -1,1 +1,1 @@
-"""A worker process for tests that kills itself at a named point."""
+"""Agents for tests that kill their workers; see `tests.faults` for the crash suite."""
