@@ -29,7 +29,6 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -138,12 +137,12 @@ class KilledAtEveryPoint:
         from turnkeeper.errors import TurnkeeperError
         from turnkeeper.testing.proof import NeverReached, Trial
 
-        worker = self._worker()
+        worker, root = self._worker()
         self._calls += 1
         trial = Trial(
             identity=(self._test(), self._calls),
-            worker=worker.command,
-            root=worker.root,
+            worker=worker,
+            root=root,
             agent=agent,
             tool=tool,
             script=script,
@@ -168,12 +167,14 @@ class KilledAtEveryPoint:
         function = self._item.nodeid.partition("[")[0]
         return (function, *sorted(others))
 
-    def _worker(self) -> _Worker:
+    def _worker(self) -> tuple[list[str], Path]:
+        """Program and arguments, and the folder to run it in."""
         marker = self._item.get_closest_marker("turnkeeper")
-        named = _Named(*marker.args, **marker.kwargs) if marker else _Named()
-        worker = named.worker or self._config.getini("turnkeeper_worker")
-        root = named.root or self._config.getini("turnkeeper_root")
-        return _Worker.of(worker, self._here() / Path(root).expanduser())
+        worker, root = _named(*marker.args, **marker.kwargs) if marker else _named()
+        folder = self._here() / Path(root or self._config.getini("turnkeeper_root")).expanduser()
+        if not folder.is_dir():
+            _fail(f"the worker's root {folder} is not a folder")
+        return _program(worker or self._config.getini("turnkeeper_worker")), folder.resolve()
 
     def _here(self) -> Path:
         ini = self._config.inipath
@@ -186,36 +187,26 @@ class KilledAtEveryPoint:
         return os.pathsep.join([str(Path(p).absolute()) for p in [*folders, *given]])
 
 
-@dataclass(frozen=True)
-class _Named:
+def _named(
+    worker: str | Sequence[str] = (), root: str | os.PathLike[str] = ""
+) -> tuple[str | Sequence[str], str | os.PathLike[str]]:
     """What the marker says."""
-
-    worker: str | Sequence[str] = ()
-    root: str | os.PathLike[str] = ""
+    return worker, root
 
 
-@dataclass(frozen=True)
-class _Worker:
-    """A worker command that can be run."""
-
-    command: list[str]
-    root: Path
-
-    @classmethod
-    def of(cls, words: str | Sequence[str], root: Path) -> _Worker:
-        command = shlex.split(words) if isinstance(words, str) else list(words)
-        if command and Path(command[0]).name.startswith("python"):
-            python = command.pop(0)
-            if python not in ("python", "python3", sys.executable):
-                _fail(f"the worker runs in the Python that runs the tests, not in {python}")
-        if not command:
-            _fail(
-                "name the worker command: `turnkeeper_worker = worker.py --agents MODULE` in the "
-                "ini file, or @pytest.mark.turnkeeper(worker=[...], root=...)"
-            )
-        if not root.is_dir():
-            _fail(f"the worker's root {root} is not a folder")
-        return cls(command, root.resolve())
+def _program(command: str | Sequence[str]) -> list[str]:
+    words = shlex.split(command) if isinstance(command, str) else list(command)
+    if words and Path(words[0]).name.startswith("python"):
+        # The crash points are laid by the Python that runs the program.
+        python = words.pop(0)
+        if python not in ("python", "python3", sys.executable):
+            _fail(f"the worker runs in the Python that runs the tests, not in {python}")
+    if not words:
+        _fail(
+            "name the worker command: `turnkeeper_worker = worker.py --agents MODULE` in the "
+            "ini file, or @pytest.mark.turnkeeper(worker=[...], root=...)"
+        )
+    return words
 
 
 def _fail(message: str) -> NoReturn:
