@@ -10,7 +10,9 @@ from turnkeeper.testing.crash_points import POINTS, CrashPoint
 MECHANISMS = ("key", "probe", "one-attempt", "ledger", "pairing")
 """What the controls switch off, see `without.py`."""
 
-_SCENARIOS = {"probe": "doubt", "message": "asked", "recovery": "story"}
+_SCENARIOS = {"probe": "doubt", "message": "asked", "ledger": "story", "artifact": "story"}
+_ASYNCHRONOUS = 3
+"""Mutating calls before the first that runs in a process of its own, in the story."""
 _MUTATING = ("tool.polled", "tool.marked", "tool.done", "tool.completing", "tool.completed")
 
 
@@ -27,14 +29,18 @@ class Planned:
 def plan() -> list[Planned]:
     """Every case of the suite."""
     return [
-        Planned(_scenario(point), point.name, number, _crash_at(point, number))
+        Planned(_scenario(point, number), point.name, number, _crash_at(point, number))
         for point in POINTS
         for number in _numbers(point)
     ]
 
 
-def _scenario(point: CrashPoint) -> str:
-    return "cancelled" if point.name.startswith("cancel.") else _SCENARIOS.get(point.group, "story")
+def _scenario(point: CrashPoint, number: int) -> str:
+    if point.name.startswith("cancel."):
+        return "cancelled"
+    if number > _ASYNCHRONOUS:
+        return "story"
+    return _SCENARIOS.get(point.group, "talk")
 
 
 def _numbers(point: CrashPoint) -> Iterable[int]:

@@ -9,40 +9,21 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from tests.faults.agents import recorded_changes
+from tests.faults.crew import PRELOAD
 from tests.faults.plan import Planned
 from tests.faults.scenarios import SCENARIOS
 from turnkeeper.testing.checker import Violation
 from turnkeeper.testing.crash_rig import Case, CrashRig
-from turnkeeper.testing.embedded import EmbeddedServer
 from turnkeeper.testing.nursery import Nursery
 
 ROOT = Path(__file__).resolve().parents[2]
 _CASES_AT_ONCE = 6
 """On two cores: most of a case is waiting for the server to give a dead worker up."""
 _REPLAY_SECONDS = 600
-_PRELOAD = (
-    "anthropic",
-    "docstring_parser",
-    "httpx2",
-    "sqlalchemy",
-    "structlog",
-    "temporalio.worker",
-    "turnkeeper.client",
-    "turnkeeper.ledger",
-    "activities.execute",
-    "activities.generate",
-    "activities.load_agent",
-    "activities.logs",
-    "activities.readiness",
-    "activities.seal",
-    "activities.startup",
-    "workflows.agent_run",
-)
-"""What every worker imports, but for agents."""
 
 
 @dataclasses.dataclass
@@ -88,18 +69,19 @@ class Report:
 
 async def run(
     planned: Iterable[Planned],
+    address: str,
     folder: Path,
     say: Callable[[str], None],
     *,
     without: str = "",
 ) -> Report:
-    """Run the cases; `folder` keeps every log, ledger and history.
+    """Run the cases on the Temporal server there; `folder` keeps every log, ledger and history.
 
-    `without` switches a mechanism off in the workers; histories are not replayed then.
+    `without` switches a mechanism off in the workers.
     """
     began = time.monotonic()
     cases = list(planned)
-    async with _open_rigs(cases, folder, without, say) as rigs:
+    with _open_rigs(cases, address, folder, without) as rigs:
         suite = _Suite(rigs, len(cases), say)
         outcomes = await asyncio.gather(*map(suite.case, cases))
         controls = await asyncio.gather(
@@ -108,25 +90,20 @@ async def run(
     # A control that failed has failed its cases, too.
     violations = [v for c in controls if isinstance(c, Case) for v in c.violations]
     violations += [v for o in outcomes if o.case for v in o.case.violations]
-    if not without:
-        violations += await _replayed(folder, say)
     return Report(outcomes, violations, time.monotonic() - began)
 
 
-@contextlib.asynccontextmanager
-async def _open_rigs(
-    cases: list[Planned], folder: Path, without: str, say: Callable[[str], None]
-) -> AsyncIterator[dict[str, CrashRig]]:
-    with (
-        EmbeddedServer.start(folder / "server", announce=say) as server,
-        Nursery.start(ROOT, _PRELOAD) as nursery,
-    ):
+@contextlib.contextmanager
+def _open_rigs(
+    cases: list[Planned], address: str, folder: Path, without: str
+) -> Iterator[dict[str, CrashRig]]:
+    with Nursery.start(ROOT, PRELOAD) as nursery:
         yield {
             name: CrashRig(
                 worker=["worker.py", "--agents", "tests.faults.agents"],
                 root=ROOT,
                 folder=folder / name,
-                address=server.address,
+                address=address,
                 agent=scenario.agent,
                 script=scenario.script,
                 meanwhile=scenario.meanwhile,
@@ -172,7 +149,7 @@ def _line(outcome: Outcome) -> str:
     return f"{what} {flying:<9} {case.seconds:5.1f} s  {told}"
 
 
-async def _replayed(folder: Path, say: Callable[[str], None]) -> list[Violation]:
+async def replayed(folder: Path, say: Callable[[str], None]) -> list[Violation]:
     """Replay every history of the suite in a process that has seen none of them."""
     everything = folder / "histories"
     everything.mkdir()

@@ -95,6 +95,7 @@ class Nursery:
         """Of the processes that have ended, by process id."""
         self._process = process
         self._forked: list[int] = []
+        self._over = False
         self._told = threading.Condition()
         self._one_at_a_time = threading.Lock()
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -140,7 +141,8 @@ class Nursery:
                 self._process.stdin.write(json.dumps(order) + "\n")
                 self._process.stdin.flush()
             with self._told:
-                if not self._told.wait_for(lambda: self._forked, _START_SECONDS):
+                self._told.wait_for(lambda: self._forked or self._over, _START_SECONDS)
+                if not self._forked:
                     raise ProcessError(f"the nursery (pid {self._process.pid}) does not answer")
                 return ForkedProcess(name, self._forked.pop(), log, ready_file, self)
 
@@ -154,6 +156,9 @@ class Nursery:
                 else:
                     self._forked.append(told["pid"])
                 self._told.notify_all()
+        with self._told:
+            self._over = True
+            self._told.notify_all()
 
     def stop(self) -> None:
         """End it and all that it has forked."""
@@ -178,6 +183,11 @@ def _serve(preload: Sequence[str]) -> None:
     """Fork one process for each line of input, and tell of each one's end."""
     for module in preload:
         importlib.import_module(module)
+    if "temporalio.worker" in sys.modules:
+        from temporalio.worker._worker import load_default_build_id
+
+        # Two seconds of each worker's start: a digest of all code, which the SDK then remembers.
+        load_default_build_id()
     assert threading.active_count() == 1, "a module started a thread: no fork is safe"
     living: set[int] = set()
     signal.signal(signal.SIGCHLD, lambda *_: _reap(living))
