@@ -117,29 +117,28 @@ class Lease:
 
     async def ask(self) -> None:
         """Heartbeat, and learn from the answer. No answer changes nothing."""
-        # One at a time: older details must not overtake newer ones.
-        async with self._asking:
-            now = clock(), time.time()
-            try:
-                async with asyncio.timeout(self._timeout / 2):
-                    await self._server.heartbeat(
-                        self._details(), rpc_timeout=timedelta(seconds=self._timeout / 2)
-                    )
-            except AsyncActivityCancelledError:
-                # It is ours until we have ended it. The SDK learns the same by its own heartbeat,
-                # and cancels in order.
-                activity.heartbeat(self._details())
-            except RPCError as error:
-                if error.status is RPCStatusCode.NOT_FOUND:
-                    self.lose("superseded", SUPERSEDED)
-                return
-            except TimeoutError:
-                return
-            except asyncio.CancelledError:
-                if not self.given_up():
-                    raise
-                return
-            self._since = now
+        try:
+            # One at a time: older details must not overtake newer ones.
+            async with self._asking, asyncio.timeout(self._timeout / 2):
+                now = clock(), time.time()
+                await self._server.heartbeat(
+                    self._details(), rpc_timeout=timedelta(seconds=self._timeout / 2)
+                )
+        except AsyncActivityCancelledError:
+            # It is ours until we have ended it. The SDK learns the same by its own heartbeat, and
+            # cancels in order.
+            activity.heartbeat(self._details())
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                self.lose("superseded", SUPERSEDED)
+            return
+        except TimeoutError:
+            return
+        except asyncio.CancelledError:
+            if not self.given_up():
+                raise
+            return
+        self._since = now
 
     def given_up(self) -> bool:
         """Whether the SDK cancels the attempt because the server knows it no longer."""
