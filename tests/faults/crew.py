@@ -37,18 +37,24 @@ PRELOAD = (
     "workflows.agent_run",
 )
 """What every worker imports, but for agents."""
-_QUICK_RECOVERY = {"TURNKEEPER_HEARTBEAT_SECONDS": "2", "TURNKEEPER_STICKY_SECONDS": "1"}
 _READY_SECONDS = 90.0
 _DEATH_SECONDS = 10.0
 
 
 def surroundings(
-    folder: Path, *, address: str, task_queue: str, provider: str, **more: str
+    folder: Path,
+    *,
+    address: str,
+    task_queue: str,
+    provider: str,
+    heartbeat: float = 2,
+    **more: str,
 ) -> dict[str, str]:
-    """The environment of a crew's workers."""
+    """The environment of a crew's workers, which are given up after `heartbeat` seconds."""
     return {
         **worker_environment(os.environ, folder, provider),
-        **_QUICK_RECOVERY,
+        "TURNKEEPER_HEARTBEAT_SECONDS": str(heartbeat),
+        "TURNKEEPER_STICKY_SECONDS": "1",
         "TEMPORAL_ADDRESS": address,
         "TURNKEEPER_TASK_QUEUE": task_queue,
         "TURNKEEPER_ARTIFACTS": str(folder / "artifacts"),

@@ -62,14 +62,16 @@ _PROGRESS_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Options:
-    """seconds: with kills. gap: seconds from one to the next. latency: milliseconds to the shop and
-    back again. finish: seconds that the runs have after the last kill."""
+    """seconds: with kills. gap: seconds from one to the next. heartbeat: seconds of silence after
+    which a call is given to another worker. latency: milliseconds to the shop, and as many back.
+    finish: seconds that the runs have after the last kill."""
 
     seed: int
     seconds: float = 600
     runs: int = 200
     workers: int = 3
     gap: tuple[float, float] = (5, 10)
+    heartbeat: float = 5
     latency: float = 50
     database: str = "postgresql"
     finish: float = 120
@@ -268,6 +270,7 @@ async def run(
             address=address,
             task_queue=task_queue,
             provider=provider_url(provider),
+            heartbeat=options.heartbeat,
             **shop.environment,
         )
         nursery = parts.enter_context(Nursery.start(ROOT, PRELOAD))
@@ -345,26 +348,29 @@ def _wrongs(served: Served, found: Witness, refunded: dict[int, Any]) -> Iterato
     amounts = [row.body["amount"] for row in of["issue_refund"]]
     if amounts != [str(request.amount)] or refunded[request.order.id] != request.amount:
         yield "I1", f"{request.amount} is to be refunded, and {amounts} is"
-    if len(of["book_pickup"]) != request.comes_back:
-        yield "I1", f"{len(of['book_pickup'])} pickups, and {request.comes_back:d} is right"
-    if len(of["send_email"]) > 1:
-        yield "I2", f"{len(of['send_email'])} mails"
-    if not of["send_email"] and not _admits(found):
-        yield "I2", "no mail was sent, and the transcript does not say so"
-    tools = [c.input.tool for c in found.seen.run.calls]
-    pickup = ["book_pickup"] if request.comes_back else []
-    if tools != ["find_order", "issue_refund", *pickup, "send_email"]:
-        yield "I3", f"its calls are {tools}"
+    wanted = [t for t in _MUTATING if t != "book_pickup" or request.comes_back]
+    for tool in ("book_pickup", "send_email"):
+        times, right = len(of[tool]), int(tool in wanted)
+        if times > right or (times < right and not _admits(found, tool)):
+            yield "I1" if tool == "book_pickup" else "I2", f"{tool} {times} times, {right} is right"
+    called = [c.input.tool for c in found.seen.run.calls]
+    in_order = ["find_order", *wanted][: len(called)]
+    if called != in_order or (len(called) <= len(wanted) and not _admits(found, called[-1])):
+        yield "I3", f"its calls are {called}"
     if served.ended is not None and len(served.left) != len(rows):
         yield "I11", f"{len(rows) - len(served.left)} effects came after its end"
 
 
-def _admits(found: Witness) -> bool:
-    """Whether the transcript says of the mail that it is unknown, or what a person has found."""
+def _admits(found: Witness, tool: str) -> bool:
+    """Whether the transcript says of a call that it did not happen, or that nobody knows."""
     result = found.seen.run.result
     settled = {u.tool for u in result.unknown if u.status == "not_landed"} if result else set()
-    told = [e.value["text"] for e in found.seen.entries or () if e.kind == "result"]
-    return "send_email" in settled or any(UNKNOWN in text for text in told)
+    told = [
+        e.value["text"]
+        for e in found.seen.entries or ()
+        if e.kind == "result" and e.value["tool"] == tool
+    ]
+    return tool in settled or any(UNKNOWN in t or "did not take effect" in t for t in told)
 
 
 def _tell(report: Report, say: Callable[[str], None]) -> int:
