@@ -2,8 +2,8 @@
 # PYTHON=/path/to/python3.12 chooses the interpreter of a new .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo crash-demo dev test lint types imports compose-check lock lock-check \
-	set-up
+.PHONY: help demo crash-demo dev test answers-lost random server-kills lint types imports \
+	compose-check lock lock-check set-up
 
 PYTHON ?=
 export PYTHON
@@ -27,6 +27,16 @@ dev: set-up ## Server, UI and worker in the foreground.
 ARGS ?= -n 3 --dist loadfile
 test: set-up ## All tests, in three processes. Options for pytest: make test ARGS="-k budget".
 	@$(VENV_PYTHON) -m pytest $(ARGS)
+
+FAULTS ?=
+answers-lost: set-up ## Drop the answers to requests that arrived, on each link 20 times (minutes).
+	@$(VENV_PYTHON) -m tests.faults.answers_lost $(FAULTS)
+
+random: set-up ## Kill workers of the refunds agent for ten minutes. make random FAULTS="--seed 7".
+	@$(VENV_PYTHON) -m tests.faults.random_kills $(FAULTS)
+
+server-kills: set-up ## Kill the Temporal server 20 times: what it has told its clients is kept.
+	@$(VENV_PYTHON) -m tests.faults.server_kills $(FAULTS)
 
 lint: set-up ## Style, bans on impure calls, formatting.
 	@$(VENV_PYTHON) -m ruff check .
