@@ -291,7 +291,9 @@ class Link:
         finally:
             self.requests.forget()
             if self._hard:
-                reset(self._writer)
+                # It may be closed already.
+                with contextlib.suppress(OSError):
+                    reset(self._writer)
 
     def end(self, *, hard: bool) -> None:
         """End both connections; `hard`: with a reset of the client's."""
