@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +57,9 @@ async def send(seconds: float, ctx: ToolContext) -> str:
     return await _work(ctx, seconds)
 
 
-@tool(effect="once")
-def send_in_a_thread(seconds: float, ctx: ToolContext) -> str:
-    """Send by a synchronous library."""
-    note("begin", ctx, attempt=ctx.attempt)
-    time.sleep(seconds)
-    note("end", ctx, attempt=ctx.attempt)
-    return f"{ctx.tool} done"
-
-
 agent = Agent(
     name="killable",
     model="claude-sonnet-5-5",
     instructions="You are a test.",
-    tools=[look, refund, send, send_in_a_thread],
+    tools=[look, refund, send],
 )
