@@ -90,9 +90,10 @@ class Site:
         return read_notes(event, tool, log=self.environment["CALL_LOG"])
 
     def logged(self, process: ChildProcess) -> list[dict[str, Any]]:
-        """The lines of a worker's log."""
+        """The lines of a worker's log; without the last one while it is being written."""
         assert process.log is not None
-        return [json.loads(x) for x in process.log.read_text().splitlines() if x.startswith("{")]
+        lines = process.log.read_text().splitlines(keepends=True)
+        return [json.loads(x) for x in lines if x.startswith("{") and x.endswith("\n")]
 
 
 SiteFactory = Callable[..., contextlib.AbstractAsyncContextManager[Site]]
