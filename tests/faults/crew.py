@@ -64,10 +64,10 @@ def surroundings(
 
 @dataclass
 class Crew:
-    """Made by `hired`. agents: the module that the workers serve."""
+    """Made by `hired`. arguments: of `worker.py`."""
 
     nursery: Nursery
-    agents: str
+    arguments: Sequence[str]
     folder: Path
     environment: Mapping[str, str]
     on_duty: list[ForkedProcess] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Crew:
         hold = {crash_points.HOLD: str(self.folder / f"{name}.released")} if held else {}
         worker = self.nursery.fork(
             name,
-            ["worker.py", "--agents", self.agents],
+            ["worker.py", *self.arguments],
             folder=self.folder,
             environment={**self.environment, **hold},
         )
@@ -139,13 +139,18 @@ async def hired(
     *,
     size: int,
     reserve: bool = False,
+    calls_at_once: int = 100,
 ) -> AsyncIterator[Crew]:
-    """A crew of `size`, at work; killed at the end. `folder` gets a log for each.
+    """A crew of `size` that serves a module of agents; killed at the end.
+
+    `folder` gets a log for each worker, `reserve` has another one wait for a death, and a worker
+    takes `calls_at_once`.
 
     Raises:
         ProcessError: a worker does not come up.
     """
-    crew = Crew(nursery, agents, folder, environment)
+    arguments = ["--agents", agents, "--max-activities", str(calls_at_once)]
+    crew = Crew(nursery, arguments, folder, environment)
     try:
         await crew._open(size, reserve=reserve)
         yield crew

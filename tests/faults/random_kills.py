@@ -58,6 +58,9 @@ _STARTS_UNTIL = 0.95
 _HESITATION_SECONDS = 6.0
 """Of the person: by then nothing that was sent can still arrive."""
 _PROGRESS_SECONDS = 10.0
+_CALLS_AT_ONCE = 4
+"""Of a worker. Each synchronous tool begins with a process that imports a database driver: on two
+cores a dozen of them at once would use up the tools' timeouts."""
 
 
 @dataclass(frozen=True)
@@ -278,6 +281,7 @@ async def run(
             *(nursery, "examples.refunds", folder, environment),
             size=options.workers,
             reserve=True,
+            calls_at_once=_CALLS_AT_ONCE,
         ) as crew:
             play = _Play(options, agents, shop, crew, say)
             await play.run()
