@@ -37,7 +37,7 @@ async def witness(agents: AgentClient, run: str, folder: Path) -> Witness:
     told = recorded.read(run, histories)
     # One request for each attempt that the server began, whatever ended the one before.
     lost = sum(max(g.attempt - 1, 0) for g in told.generations)
-    seen = Observed(run=told, entries=None, kills=lost)
+    seen = Observed(run=told, entries=None, lost_replies=lost)
     try:
         seen.entries = (await agents.transcript(run)).entries
     except (StateLost, OSError) as error:

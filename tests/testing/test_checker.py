@@ -274,17 +274,23 @@ def test_i4_a_call_without_its_one_result() -> None:
 
 
 def test_i5_a_reply_that_was_paid_for_again() -> None:
-    """A request for a turn whose reply was recorded; and more requests than crashes explain."""
+    """A request for a turn whose reply was recorded; or more requests than faults explain."""
     again = kept()
-    again.kills = 1
+    again.run.generations[1].attempt, again.run.generations[1].before_timed_out = 2, True
     again.requests = [*again.requests, request(1)]
+    assert named(again) == []
     again.requests[-1].time = 1.5
     assert named(again) == [("I5", None)]
     more = kept()
     more.requests = [*more.requests, request(4)]
     assert named(more) == [("I5", None)]
-    more.kills = 1
+    more.run.generations[4].attempt = 2
+    assert named(more) == [("I5", None)]
+    more.run.generations[4].before_timed_out = True
     assert named(more) == []
+    cut_off = kept()
+    cut_off.requests, cut_off.lost_replies = [*cut_off.requests, request(4)], 1
+    assert named(cut_off) == []
 
 
 @pytest.mark.parametrize("closed", [None, "terminated", "timed_out"])

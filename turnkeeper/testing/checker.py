@@ -59,16 +59,17 @@ class Observed:
     """What is known of a run from outside.
 
     entries: its transcript; None if it could not be read, and `unreadable` says why. arrivals: all
-    rows of a ledger that served this run alone. requests: all of its provider. kills: how many
-    workers died. living: processes of it that live on after its end. unreplayable: executions that
-    do not replay, and why. unwitnessed: tools whose effects the ledger does not see.
+    rows of a ledger that served this run alone. requests: all of its provider. lost_replies: how
+    many of these a fault has cut off, beside those of attempts that the server gave up. living:
+    processes of it that live on after its end. unreplayable: executions that do not replay, and
+    why. unwitnessed: tools whose effects the ledger does not see.
     """
 
     run: RecordedRun
     entries: Sequence[Entry] | None
     arrivals: Sequence[Arrival] = ()
     requests: Sequence[Record] = ()
-    kills: int = 0
+    lost_replies: int = 0
     unreadable: str = ""
     living: Sequence[str] = ()
     unreplayable: Mapping[str, str] = field(default_factory=dict)
@@ -207,11 +208,14 @@ def _told(entry: Entry) -> tuple[str, Any]:
 
 
 def _only_unknown(our: Entry, their: Entry) -> bool:
-    """Whether the same call has a result here that says what a crash alone can bring about."""
+    """Whether it is the same call, whose outcome is unknown in one of the two runs.
+
+    In the control, too: on a machine that is too busy a worker is given up that nobody has killed.
+    """
     return (
         our.kind == their.kind == "result"
         and our.value["call_id"] == their.value["call_id"]
-        and UNKNOWN in our.value["text"]
+        and any(UNKNOWN in e.value["text"] for e in (our, their))
     )
 
 
@@ -255,11 +259,14 @@ def _paid_once(seen: Observed) -> Problems:
         ended = recorded.get(request.turn + 1) if request.turn is not None else None
         if ended is not None and request.time > ended:
             yield None, f"turn {request.turn} was asked for again after its reply was recorded"
+    # An attempt whose worker died has timed out; so has one whose worker had no time to speak.
     logical = len(seen.run.generations)
-    if len(seen.requests) > logical + seen.kills:
+    lost = sum(g.attempt - 1 for g in seen.run.generations if g.before_timed_out)
+    if len(seen.requests) > logical + max(lost, seen.lost_replies):
+        found = len(seen.requests)
         yield (
             None,
-            f"{len(seen.requests)} requests for {logical} generations and {seen.kills} kills",
+            f"{found} requests for {logical} generations, of which {lost} attempts were lost",
         )
 
 

@@ -276,7 +276,9 @@ class _Site:
         seen, since = "", time.monotonic()
         while time.monotonic() - since < STUCK_SECONDS:
             described = await handle.describe()
-            now = f"{described.run_id} {described.history_length} {self._on_duty}"
+            pending = described.raw_description.pending_activities
+            now = f"{described.run_id} {described.history_length} {self._on_duty} "
+            now += " ".join(f"{p.activity_id}:{p.attempt}" for p in pending)
             if now != seen:
                 seen, since = now, time.monotonic()
             await asyncio.sleep(1)
@@ -320,7 +322,6 @@ class _Site:
             entries=None,
             arrivals=read_arrivals(self._folder / "effects.db"),
             requests=self._provider.requests,
-            kills=len(kills),
             living=living,
             unwitnessed=frozenset(self._rig.unwitnessed),
         )

@@ -41,6 +41,8 @@ class RecordedActivity:
     """Of the start that is recorded with its end; 0 while it has none."""
     end: End | None = None
     ended: float | None = None
+    before_timed_out: bool = False
+    """Whether the server gave up the attempt before that: its worker was not heard of."""
 
     def lost_at(self, time: float) -> bool:
         """Whether an attempt was under way at that time that did not come to its end."""
@@ -135,6 +137,8 @@ class _Execution:
                 started = event.activity_task_started_event_attributes
                 if (activity := self._activities.get(started.scheduled_event_id)) is not None:
                     activity.attempt = started.attempt
+                    last = started.last_failure
+                    activity.before_timed_out = last.HasField("timeout_failure_info")
             elif event.event_type in _ENDS:
                 self._ended(event)
             elif event.event_type in _CLOSES:
