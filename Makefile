@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3.12 chooses the interpreter of a new .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo crash-demo dev test answers-lost random server-kills lint types imports \
+.PHONY: help demo crash-demo dev test crash crash-controls answers-lost random server-kills lint types imports \
 	compose-check lock lock-check set-up
 
 PYTHON ?=
@@ -23,10 +23,16 @@ crash-demo: set-up ## The same run, while its worker is killed twice.
 dev: set-up ## Server, UI and worker in the foreground.
 	@$(VENV_PYTHON) starter.py dev
 
-# A file stays in one process: its fixtures are made once.
-ARGS ?= -n 3 --dist loadfile
+ARGS ?=
 test: set-up ## All tests, in three processes. Options for pytest: make test ARGS="-k budget".
-	@$(VENV_PYTHON) -m pytest $(ARGS)
+	@# A file stays in one process: its fixtures are made once.
+	@$(VENV_PYTHON) -m pytest $(or $(ARGS),-n 3 --dist loadfile)
+
+crash: set-up ## Kill a worker at every crash point (minutes). make crash ARGS="--without key".
+	@$(VENV_PYTHON) -m tests.faults.crash $(ARGS)
+
+crash-controls: set-up ## The same without each mechanism in turn: it has to be noticed.
+	@$(VENV_PYTHON) -m tests.faults.controls
 
 FAULTS ?=
 answers-lost: set-up ## Drop the answers to requests that arrived, on each link 20 times (minutes).
