@@ -72,6 +72,8 @@ def test_the_wheel_ships_turnkeeper_alone(wheel: Path) -> None:
     assert "turnkeeper/testing/embedded.py" in names
 
 
+@pytest.mark.crash
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_wheel_brings_the_pytest_plugin(installed: Path, tmp_path: Path) -> None:
     """Who installs it can test a tool under a kill: server and worker are there without a word."""
