@@ -193,7 +193,6 @@ async def test_thirty_runs_are_listed_and_the_limit_is_of_runs(rig: RigFactory) 
         assert len({o.id for o in await found(limit=7)}) == 7
 
 
-@pytest.mark.xfail(strict=True, reason="a continued execution begins with an empty memo")
 async def test_a_continued_run_is_still_listed(rig: RigFactory) -> None:
     """What was published in an earlier execution is not forgotten with its history."""
     script = [call("send", id="c1"), *[call("look")] * 15, text("Done.")]

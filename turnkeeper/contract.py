@@ -115,8 +115,8 @@ class ResolveRequest(Strict):
 
     call_id: Annotated[str, Field(min_length=1, max_length=300)]
     """Of a call that waits."""
-    landed: bool
-    """Whether it took effect."""
+    landed: Annotated[bool, Field(strict=True)]
+    """Whether it took effect: true or false, no word or number for it."""
     result: Annotated[str, Field(max_length=20_000)] = ""
     """What the model reads: the receipt, or why it did not happen."""
     actor: Annotated[str, Field(max_length=200)] | None = None

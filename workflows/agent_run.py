@@ -414,7 +414,7 @@ class AgentRun(Messages):
             return
         await workflow.wait_condition(workflow.all_handlers_finished)
         # No await between that and this: a message that came in between would be lost.
-        workflow.continue_as_new(state)
+        workflow.continue_as_new(state, memo=cockpit.memo(state))
 
     async def _seal(self) -> None:
         state = self.state

@@ -44,7 +44,17 @@ def publish_unknown(state: RunState) -> None:
     summed = next((s for s in ("waiting", "open") if s in statuses), "settled")
     waits = "waiting" if summed == "waiting" else "running"
     _upsert(state, {"Status": waits, "Unknown": summed}, {})
-    workflow.upsert_memo({"unknown": [u.model_dump(mode="json") for u in state.unknown]})
+    workflow.upsert_memo(_unknown_memo(state))
+
+
+def memo(state: RunState) -> dict[str, Any]:
+    """All of it, for the next execution: unlike search attributes, a memo is not carried over."""
+    known = {"agent": state.request.agent, "prompt": state.request.prompt}
+    return known | (_unknown_memo(state) if state.unknown else {})
+
+
+def _unknown_memo(state: RunState) -> dict[str, Any]:
+    return {"unknown": [u.model_dump(mode="json") for u in state.unknown]}
 
 
 def show(state: RunState) -> None:
