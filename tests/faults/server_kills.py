@@ -35,7 +35,8 @@ from typing import Any, TypeVar
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.service import RPCError
+from temporalio.runtime import Runtime, TelemetryConfig
+from temporalio.service import RPCError, RPCStatusCode
 
 from tests.faults.crew import PRELOAD, ROOT, TASK_SECONDS, hired, surroundings
 from tests.faults.observe import Witness, judged, witness
@@ -158,14 +159,17 @@ async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
     """Ask the server until it answers, at most `_RPC_BOUND` seconds.
 
     Raises:
-        TimeoutError: it never does.
+        LookupError: it has no such run.
+        TimeoutError: it never answers.
     """
     async with asyncio.timeout(_RPC_BOUND):
         while True:
             try:
                 async with asyncio.timeout(_ATTEMPT_SECONDS):
                     return await ask()
-            except (ConnectionError, RPCError, TimeoutError):
+            except (ConnectionError, RPCError, TimeoutError) as error:
+                if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+                    raise LookupError(error.message) from error
                 await asyncio.sleep(0.2)
 
 
@@ -430,6 +434,8 @@ def main(argv: list[str] | None = None) -> int:
     folder.mkdir(exist_ok=True, parents=True)
     say(" ".join(f"{k}={v}" for k, v in dataclasses.asdict(options).items()))
     say(f"database, logs and histories in {folder}")
+    # Of each request that was made again while the server was away.
+    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=None)))
     return _tell(asyncio.run(run(options, folder, say)), options, say)
 
 
