@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -17,10 +18,10 @@ from turnkeeper.testing.process import ProcessError
 
 ROOT = Path(__file__).resolve().parents[2]
 _SCRIPT = """
-import os, sys, time
-told = os.getpid(), os.getsid(0), os.environ.get("WHOSE"), "decimal" in sys.modules
+import json, os, sys, time
+told = os.getpid(), os.getsid(0), dict(os.environ), "decimal" in sys.modules
 with open(sys.argv[-1] + ".new", "w") as ready:
-    ready.write(" ".join(map(str, told)))
+    json.dump(told, ready)
 os.replace(sys.argv[-1] + ".new", sys.argv[-1])
 print("at work")
 if sys.argv[1] == "wait":
@@ -47,8 +48,10 @@ def script(tmp_path: Path) -> str:
 def test_a_fork_is_a_process_of_its_own(nursery: Nursery, script: str, tmp_path: Path) -> None:
     """With a session, an environment and a log of its own, and what was imported before."""
     worker = nursery.fork("w", [script, "wait"], folder=tmp_path, environment={"WHOSE": "mine"})
-    told = worker.wait_ready(30).split()
-    assert told == [str(worker.pid), str(worker.pid), "mine", "True"]
+    told = json.loads(worker.wait_ready(30))
+    # Crash points know by it whom to kill.
+    environment = {"WHOSE": "mine", "CRASH_PID": str(worker.pid)}
+    assert told == [worker.pid, worker.pid, environment, True]
     assert worker.status is None
     worker.kill()
     assert worker.wait(10) == -signal.SIGKILL
@@ -97,8 +100,9 @@ def test_all_end_with_the_nursery(script: str, tmp_path: Path) -> None:
     os.close(ended)
 
 
+@pytest.mark.timeout(60)
 def test_a_nursery_that_cannot_start_says_so(tmp_path: Path) -> None:
-    """A module that does not exist, say."""
+    """At once: a module does not exist, say."""
     with (
         Nursery.start(ROOT, ["no_such_module"]) as broken,
         pytest.raises(ProcessError, match="nursery"),
