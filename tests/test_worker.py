@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import uuid
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from temporalio.client import Client
 
 import worker
+from activities import startup
 from activities.providers.anthropic import AnthropicProvider
 from activities.registry import Registry
-from turnkeeper import Agent
+from tests.rig import RigFactory
+from turnkeeper import Agent, tool
 from turnkeeper.artifacts import FolderStore
+from turnkeeper.testing import call, text
+
+GRACE = {"grace_seconds": 20}
 
 
 async def test_providers_are_closed_at_shutdown(client: Client, tmp_path: Path) -> None:
@@ -45,3 +52,62 @@ def test_options_have_the_defaults_of_the_settings(monkeypatch: pytest.MonkeyPat
     shared = settings.keys() & options.keys()
     assert shared == settings.keys() - {"unknown_agent_seconds"}
     assert {name: options[name] for name in shared} == {name: settings[name] for name in shared}
+
+
+def tools_of(**timeouts: float) -> Registry:
+    """An agent with one tool of each named effect."""
+
+    async def work() -> str:
+        """Work."""
+        return ""
+
+    tools = [tool(name=e, effect=e, timeout=t)(work) for e, t in timeouts.items()]  # type: ignore[call-overload]
+    return Registry([Agent(name="tester", model="m", instructions="i", tools=tools)])
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "seconds"),
+    [
+        ({}, 60),
+        ({"once": 5}, 60),
+        ({"once": 7_200, "read": 5}, 7_200),
+        # They are tried again elsewhere.
+        ({"once": 90, "idempotent": 7_200}, 600),
+    ],
+)
+def test_the_grace_time_is_that_of_the_longest_once_tool(
+    timeouts: dict[str, float], seconds: float
+) -> None:
+    """So that a deploy leaves no outcome unknown; the operator's own word counts before that."""
+    registry = tools_of(**timeouts)
+    assert worker._grace(registry, worker.Settings()) == seconds
+    assert worker._grace(registry, worker.Settings(grace_seconds=3)) == 3
+
+
+def test_a_long_grace_time_is_told_at_the_start() -> None:
+    """What starts the worker must wait at least as long before it kills it."""
+    with capture_logs() as lines:
+        startup.warn_of_grace(600)
+        startup.warn_of_grace(7_200)
+    assert [(line["seconds"], line["log_level"]) for line in lines] == [(7_200, "warning")]
+
+
+async def test_a_stopping_worker_says_what_it_waits_for(rig: RigFactory) -> None:
+    """Each call by tool and run, with the seconds that it has at most."""
+    begun = asyncio.Event()
+
+    @tool(effect="once", timeout=90)
+    async def work() -> str:
+        """Take a while."""
+        begun.set()
+        await asyncio.sleep(1)
+        return "done"
+
+    with capture_logs() as lines:
+        async with rig([call("work"), text("Done.")], tools=[work], settings=GRACE) as r:
+            run = await r.start()
+            await begun.wait()
+    (line,) = [x for x in lines if x["event"] == "waits for a call"]
+    assert (line["tool"], line["effect"], line["workflow_id"]) == ("work", "once", run.id)
+    assert line["run_id"]
+    assert 1 <= line["seconds_left"] <= 20
