@@ -15,8 +15,10 @@ import tempfile
 from pathlib import Path
 
 from tests.faults import suite
+from tests.faults.crew import PRELOAD
 from tests.faults.plan import MECHANISMS, Planned, plan, relevant
 from turnkeeper.testing.embedded import EmbeddedServer
+from turnkeeper.testing.nursery import Nursery
 
 LEAST_IN_FLIGHT = 30
 """Kills of the whole suite that meet a mutating call under way."""
@@ -31,8 +33,13 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     folder = options.folder or Path(tempfile.mkdtemp(prefix="crash-"))
     say(f"{len(cases)} cases; logs, ledgers and histories in {folder}")
-    with EmbeddedServer.start(folder / "server", announce=say) as server:
-        report = asyncio.run(suite.run(cases, server.address, folder, say, without=options.without))
+    with (
+        EmbeddedServer.start(folder / "server", announce=say) as server,
+        Nursery.start(suite.ROOT, PRELOAD) as nursery,
+    ):
+        report = asyncio.run(
+            suite.run(cases, server.address, nursery, folder, say, without=options.without)
+        )
     if not options.without:
         report.violations += asyncio.run(suite.replayed(folder, say))
     return _tell(report, whole=len(cases) == len(plan()))

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tests.faults.agents import recorded_changes
-from tests.faults.crew import PRELOAD
 from tests.faults.plan import Planned
-from tests.faults.scenarios import SCENARIOS
+from tests.faults.scenarios import SCENARIOS, Scenario
 from turnkeeper.testing.checker import Violation
 from turnkeeper.testing.crash_rig import Case, CrashRig
 from turnkeeper.testing.nursery import Nursery
@@ -70,51 +68,50 @@ class Report:
 async def run(
     planned: Iterable[Planned],
     address: str,
+    nursery: Nursery,
     folder: Path,
     say: Callable[[str], None],
     *,
     without: str = "",
 ) -> Report:
-    """Run the cases on the Temporal server there; `folder` keeps every log, ledger and history.
+    """Run the cases on the Temporal server there; `folder` gets every log, ledger and history.
 
     `without` switches a mechanism off in the workers.
     """
     began = time.monotonic()
     cases = list(planned)
-    with _open_rigs(cases, address, folder, without) as rigs:
-        suite = _Suite(rigs, len(cases), say)
-        outcomes = await asyncio.gather(*map(suite.case, cases))
-        controls = await asyncio.gather(
-            *(rig.control() for rig in rigs.values()), return_exceptions=True
-        )
+    rigs = {
+        name: _rig(scenario, address, nursery, folder / name, without)
+        for name, scenario in SCENARIOS.items()
+        if any(c.scenario == name for c in cases)
+    }
+    suite = _Suite(rigs, len(cases), say)
+    outcomes = await asyncio.gather(*map(suite.case, cases))
+    controls = await asyncio.gather(
+        *(rig.control() for rig in rigs.values()), return_exceptions=True
+    )
     # A control that failed has failed its cases, too.
     violations = [v for c in controls if isinstance(c, Case) for v in c.violations]
     violations += [v for o in outcomes if o.case for v in o.case.violations]
     return Report(outcomes, violations, time.monotonic() - began)
 
 
-@contextlib.contextmanager
-def _open_rigs(
-    cases: list[Planned], address: str, folder: Path, without: str
-) -> Iterator[dict[str, CrashRig]]:
-    with Nursery.start(ROOT, PRELOAD) as nursery:
-        yield {
-            name: CrashRig(
-                worker=["worker.py", "--agents", "tests.faults.agents"],
-                root=ROOT,
-                folder=folder / name,
-                address=address,
-                agent=scenario.agent,
-                script=scenario.script,
-                meanwhile=scenario.meanwhile,
-                compare=scenario.compare,
-                environment={"WITHOUT": without},
-                effects=recorded_changes,
-                nursery=nursery,
-            )
-            for name, scenario in SCENARIOS.items()
-            if any(c.scenario == name for c in cases)
-        }
+def _rig(
+    scenario: Scenario, address: str, nursery: Nursery, folder: Path, without: str
+) -> CrashRig:
+    return CrashRig(
+        worker=["worker.py", "--agents", "tests.faults.agents"],
+        root=ROOT,
+        folder=folder,
+        address=address,
+        agent=scenario.agent,
+        script=scenario.script,
+        meanwhile=scenario.meanwhile,
+        compare=scenario.compare,
+        environment={"WITHOUT": without},
+        effects=recorded_changes,
+        nursery=nursery,
+    )
 
 
 class _Suite:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from collections import Counter, defaultdict
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.faults import suite
+from tests.faults.crew import PRELOAD
 from tests.faults.plan import plan
 from turnkeeper.testing.crash_points import POINTS
 from turnkeeper.testing.embedded import EmbeddedServer
+from turnkeeper.testing.nursery import Nursery
 
 SMOKE = (
     *("tool.done:1", "effect.sent:2", "tool.done:3", "ledger.committed:1"),
@@ -35,12 +39,38 @@ def test_no_case_is_planned_twice() -> None:
     assert not [c for c, n in Counter((c.scenario, c.crash_at) for c in plan()).items() if n > 1]
 
 
+@dataclasses.dataclass
+class Reports:
+    """Of the smoke, and of the control."""
+
+    smoke: suite.Report
+    control: suite.Report
+
+
+@pytest.fixture(scope="module")
+async def reports(
+    server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Reports]:
+    """Both at once: most of a case is waiting."""
+    folder = tmp_path_factory.mktemp("crash")
+    cases = [c for c in plan() if c.crash_at in SMOKE]
+    doubtful = [c for c in plan() if c.crash_at == "tool.done:2"]
+    with Nursery.start(suite.ROOT, PRELOAD) as nursery:
+        yield Reports(
+            *await asyncio.gather(
+                suite.run(cases, server.address, nursery, folder / "smoke", print),
+                suite.run(
+                    doubtful, server.address, nursery, folder / "control", print, without="probe"
+                ),
+            )
+        )
+
+
 @pytest.mark.crash
 @pytest.mark.timeout(300)
-async def test_workers_killed_at_some_points(server: EmbeddedServer, tmp_path: Path) -> None:
+async def test_workers_killed_at_some_points(reports: Reports) -> None:
     """One for each effect class and for each kind of place: all are reached, nothing is broken."""
-    cases = [c for c in plan() if c.crash_at in SMOKE]
-    report = await suite.run(cases, server.address, tmp_path, print)
+    report = reports.smoke
     assert [o.planned.crash_at for o in report.outcomes if not o.reached] == []
     assert report.violations == []
     assert report.kills == len(SMOKE)
@@ -49,12 +79,7 @@ async def test_workers_killed_at_some_points(server: EmbeddedServer, tmp_path: P
 
 @pytest.mark.crash
 @pytest.mark.timeout(300)
-async def test_without_its_probe_a_call_is_applied_twice(
-    server: EmbeddedServer, tmp_path: Path
-) -> None:
+async def test_without_its_probe_a_call_is_applied_twice(reports: Reports) -> None:
     """The control: a suite that does not notice would prove nothing."""
-    cases = [c for c in plan() if c.crash_at == "tool.done:2"]
-    report = await suite.run(cases, server.address, tmp_path, print, without="probe")
-    assert [(v.invariant, v.text) for v in report.violations] == [
-        ("I1", "book was applied 2 times")
-    ]
+    found = [(v.invariant, v.text) for v in reports.control.violations]
+    assert found == [("I1", "book was applied 2 times")]

@@ -24,7 +24,8 @@ def _key(_: Tool) -> None:
 
     from activities.execute import Execute
 
-    plain = Execute._context
+    execute: Any = Execute
+    plain = execute._context
 
     def fresh(self: Any, *args: Any) -> ToolContext:
         context = plain(self, *args)
@@ -32,7 +33,7 @@ def _key(_: Tool) -> None:
             context.idempotency_key = uuid.uuid4().hex
         return context
 
-    Execute._context = fresh  # type: ignore[method-assign]
+    execute._context = fresh
 
 
 def _probe(reconcilable: Tool) -> None:
@@ -50,36 +51,40 @@ def _one_attempt(_: Tool) -> None:
 
     from turnkeeper.spec import ToolSpec
 
-    plain = RetryPolicy.__init__
+    policy: Any = RetryPolicy
+    spec: Any = ToolSpec
+    plain = policy.__init__
 
-    def retrying(self: RetryPolicy, **options: Any) -> None:
+    def retrying(self: Any, **options: Any) -> None:
         final = options.pop("non_retryable_error_types", None) or []
         kept = [t for t in final if not t.startswith("TemporalTimeout:")]
         plain(self, non_retryable_error_types=kept, **options)
 
-    RetryPolicy.__init__ = retrying  # type: ignore[method-assign, assignment]
-    ToolSpec.attempts = property(lambda _: 3)  # type: ignore[method-assign, assignment]
+    policy.__init__ = retrying
+    spec.attempts = property(lambda _: 3)
 
 
 def _ledger(_: Tool) -> None:
     """once_per_key has its block run whether the key is on record or not."""
     from turnkeeper import ledger
 
-    ledger._Record.claim = lambda _: ledger.Effect(is_new=True)  # type: ignore[method-assign]
-    ledger._Record.finish = lambda *_: None  # type: ignore[method-assign]
+    record: Any = ledger._Record
+    record.claim = lambda _: ledger.Effect(is_new=True)
+    record.finish = lambda *_: None
 
 
 def _pairing(_: Tool) -> None:
     """RESUME loses the last result of each reply."""
     from turnkeeper.state import RunState
 
-    plain = RunState.take_results
+    state: Any = RunState
+    plain = state.take_results
 
     def losing(self: RunState) -> None:
         plain(self)
         self.pending.pop()
 
-    RunState.take_results = losing  # type: ignore[method-assign]
+    state.take_results = losing
 
 
 _OFF: dict[str, Callable[[Tool], None]] = {

@@ -25,7 +25,7 @@ def recorded_call(tool: str, turn: int) -> RecordedCall:
     asked = ExecuteInput(
         agent="clerk",
         tool=tool,
-        effect=TOOLS[tool],  # type: ignore[arg-type]
+        effect=TOOLS[tool],
         attempts=3,
         turn=turn,
         index=0,
