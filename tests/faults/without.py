@@ -27,7 +27,7 @@ def _key(_: Tool) -> None:
     execute: Any = Execute
     plain = execute._context
 
-    def fresh(self: Any, *args: Any) -> ToolContext:
+    def fresh(self: Any, *args: Any) -> Any:
         context = plain(self, *args)
         if activity.info().attempt > 1:
             context.idempotency_key = uuid.uuid4().hex
