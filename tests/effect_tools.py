@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tests.crash.agents import note
+from tests.faults.killable import note
 from turnkeeper import Agent, ToolContext, tool
 from turnkeeper.probe import Answer, Landed, NotLanded
 from turnkeeper.testing import AsyncEffects, Effects

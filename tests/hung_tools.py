@@ -8,7 +8,7 @@ import os
 import threading
 import time
 
-from tests.crash.agents import note
+from tests.faults.killable import note
 from turnkeeper import Agent, ToolContext, tool
 
 

@@ -17,7 +17,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from tests import effect_tools
-from tests.crash.agents import read_notes
+from tests.faults.killable import read_notes
 from tests.rig import Rig, RigFactory, until
 from tests.workers import SiteFactory, alive
 from turnkeeper import Limits, StopRun, ToolContext, ToolFailed, tool

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests import hung_tools
-from tests.crash.agents import read_notes
+from tests.faults.killable import read_notes
 from tests.rig import RigFactory, until
 from tests.workers import Site, SiteFactory, alive
 from turnkeeper.metrics import ATTEMPTS_TIMED_OUT

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from tests.crash.agents import agent
+from tests.faults.killable import agent
 from tests.rig import RigFactory, until
 from tests.workers import CRASHING_WORKER, Site, SiteFactory, open_site
 from turnkeeper.contract import RunResult
@@ -39,7 +39,7 @@ async def uninterrupted(
 ) -> RunResult:
     """The same run where nothing is killed, and tools need not wait for it."""
     monkeypatch.setenv("CALL_LOG", str(tmp_path / "control.jsonl"))
-    monkeypatch.setattr("tests.crash.agents.SLOWEST", 0)
+    monkeypatch.setattr("tests.faults.killable.SLOWEST", 0)
     async with rig(steps, agents=[agent]) as r:
         return await r.run(prompt, agent="killable")
 

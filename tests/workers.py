@@ -16,7 +16,7 @@ from typing import Any
 
 from temporalio.client import Client
 
-from tests.crash.agents import read_notes
+from tests.faults.killable import read_notes
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.client import AgentClient, AgentRunHandle
 from turnkeeper.testing import ScriptedProvider
@@ -106,7 +106,7 @@ async def open_site(
     folder: Path,
     steps: Any,
     *,
-    module: str = "tests.crash.agents",
+    module: str = "tests.faults.killable",
     environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Site]:
     """A site whose worker processes end with it."""

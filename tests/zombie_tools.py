@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.crash.agents import note
+from tests.faults.killable import note
 from turnkeeper import Agent, ToolContext, tool
 from turnkeeper.probe import Answer, Landed, NotLanded
 from turnkeeper.testing import AsyncEffects, Effects

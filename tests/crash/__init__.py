@@ -1,1 +1,0 @@
-"""Agents for tests that kill their workers; see `tests.faults` for the crash suite."""
