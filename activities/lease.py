@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from typing import Any, Literal, Protocol
 
+import structlog
 from temporalio import activity
 from temporalio.client import AsyncActivityCancelledError
 from temporalio.service import RPCError, RPCStatusCode
@@ -35,6 +36,8 @@ _PROCESS_ENDS = 0.9
 _MOST_OWED = 2
 # Counts on while the machine sleeps, where there is such a clock.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+log = structlog.get_logger("turnkeeper.lease")
 
 
 def clock() -> float:
@@ -83,6 +86,7 @@ class Lease:
         assert task is not None
         self._task = task
         self._since: tuple[float, float] | None = (clock(), time.time()) if sure else None
+        self._told = False
         self._last_word: float | None = None
         self.over = False
         """Whether the tool's own code has ended."""
@@ -128,17 +132,22 @@ class Lease:
             # It is ours until we have ended it. The SDK learns the same by its own heartbeat, and
             # cancels in order.
             activity.heartbeat(self._details())
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                self.lose("superseded", SUPERSEDED)
-            return
-        except TimeoutError:
-            return
         except asyncio.CancelledError:
             if not self.given_up():
                 raise
             return
-        self._since = now
+        except Exception as error:  # noqa: BLE001  also the converter's: it must not cost a result
+            self._unanswered(error)
+            return
+        self._since, self._told = now, False
+
+    def _unanswered(self, error: Exception) -> None:
+        if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+            self.lose("superseded", SUPERSEDED)
+        elif not self._told:
+            # The first one of an outage.
+            self._told = True
+            log.warning("heartbeat without an answer", error=f"{type(error).__name__}: {error}")
 
     def given_up(self) -> bool:
         """Whether the SDK cancels the attempt because the server knows it no longer."""
@@ -210,8 +219,9 @@ class Lease:
     async def _pause(self) -> None:
         """A third of the timeout, or until the tool has been silent for too long."""
         left = self._timeout / 3
-        if self._silence is not None and self._last_word is not None:
-            left = min(left, self._last_word + self._silence - clock())
+        if self._silence is not None:
+            since = clock() if self._last_word is None else self._last_word
+            left = min(left, since + self._silence - clock())
         due = clock() + max(left, 0.01)
         await asyncio.sleep(due - clock())
         if self._silence is None or self._last_word is None:

@@ -17,6 +17,7 @@ from tests import hung_tools
 from tests.faults.killable import read_notes
 from tests.rig import RigFactory, until
 from tests.workers import Site, SiteFactory, alive
+from turnkeeper import tool
 from turnkeeper.metrics import ATTEMPTS_TIMED_OUT
 from turnkeeper.testing import Exchange, call, text
 from turnkeeper.testing.provider import Reply
@@ -35,27 +36,27 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALL_LOG", str(tmp_path / "calls.jsonl"))
 
 
-async def run(rig: RigFactory, tool: str) -> tuple[str, list[dict[str, Any]]]:
+async def run(rig: RigFactory, name: str) -> tuple[str, list[dict[str, Any]]]:
     """The answer of a run that calls a tool, and what was logged of stopped attempts."""
     with capture_logs() as lines:
         async with rig(steps, agents=[hung_tools.agent], settings=FAST) as r:
-            result = await r.run(tool, agent="hung")
+            result = await r.run(name, agent="hung")
     assert result.answer is not None
     return result.answer, [dict(x) for x in lines if x["event"] == "attempt stopped"]
 
 
-@pytest.mark.parametrize("tool", ["page", "page_in_process"])
+@pytest.mark.parametrize("name", ["page", "page_in_process"])
 async def test_a_tool_that_promised_to_heartbeat_and_does_not_is_stopped(
-    rig: RigFactory, tool: str
+    rig: RigFactory, name: str
 ) -> None:
     """Long before its timeout; the next attempt goes on from its last word."""
-    answer, stopped = await run(rig, tool)
+    answer, stopped = await run(rig, name)
     assert answer == "read"
     first, second = read_notes("begin")
     assert (first["attempt"], second["attempt"]) == (1, 2)
     assert second["resume_from"] == {"page": 4}
     assert [line["why"][:26] for line in stopped] == ["it gave no sign of life fo"]
-    if tool == "page_in_process":
+    if name == "page_in_process":
         assert not alive(first["pid"])
 
 
@@ -84,6 +85,29 @@ async def test_a_process_that_is_stopped_by_a_signal_is_given_up(rig: RigFactory
     assert answer == "went on"
     assert [line["why"] for line in stopped] == ["its process stands still"]
     assert not alive(first["pid"])
+
+
+async def test_heartbeats_without_an_answer_cost_no_result(
+    rig: RigFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever they fail with: it is told once, and a read that is in time is used."""
+
+    async def fails(*_args: Any, **_options: Any) -> None:
+        raise RuntimeError("no key for the codec")
+
+    @tool(effect="read")
+    async def read() -> str:
+        """Read for longer than a heartbeat."""
+        await asyncio.sleep(1.2)
+        return "read"
+
+    monkeypatch.setattr("temporalio.client.AsyncActivityHandle.heartbeat", fails)
+    with capture_logs() as lines:
+        async with rig([call("read"), text("Done.")], tools=[read], settings=FAST) as r:
+            result = await r.run()
+    assert (result.outcome, result.errors) == ("completed", 0)
+    told = [line["error"] for line in lines if line["event"] == "heartbeat without an answer"]
+    assert told == ["RuntimeError: no key for the codec"]
 
 
 # --- timeouts that only the server sees, in worker processes --------------------------------------
