@@ -250,7 +250,9 @@ class _Clients:
         handle = self.agents.client.get_workflow_handle(run)
         execution = (await handle.describe()).run_id
         handle = self.agents.client.get_workflow_handle(run, run_id=execution)
-        events = [event async for event in handle.fetch_history_events()]
+        # A workflow task that is tried again is shown before it is recorded, with another time at
+        # each try: such events have no task id.
+        events = [event async for event in handle.fetch_history_events() if event.task_id]
         self.told.read[run][execution] = [_digest(event) for event in events]
         self.told.activities[execution] = sum(map(_is_result, events))
 
@@ -328,7 +330,9 @@ async def run(options: Options, folder: Path, say: Callable[[str], None]) -> Rep
         lost += await _lost(agents, clients.told, set(clients.told.starts))
         await asyncio.sleep(SETTLED_SECONDS)
         violations = await _judge(agents, clients.told, provider, folder)
-    violations += [Violation("I3", "(server)", None, text) for text in dict.fromkeys(lost)]
+    # What is lost is lost each time that it is looked for.
+    lost = list(dict.fromkeys(lost))
+    violations += [Violation("I3", "(server)", None, what) for what in lost]
     return Report(clients.told, open_, lost, violations, time.monotonic() - began)
 
 
@@ -364,6 +368,8 @@ async def _killed(
         found = await _lost(clients.agents, clients.told, set(clients.told.starts) - sure)
         sure |= ended
         lost += found
+        for what in found:
+            say(f"LOST {what}")
         say(
             f"kill {number + 1:>2}/{options.times}  {open_[-1]:>2} runs open, back after "
             f"{down:g} s, database {sound}, {len(clients.told.starts)} starts and "
