@@ -156,15 +156,3 @@ async def hired(
         yield crew
     finally:
         await crew._dismiss()
-
-
-def processes_with(setting: str) -> Sequence[str]:
-    """Processes that were started with it in their environment, as `PID COMMAND`."""
-    found, wanted = [], setting.encode()
-    for folder in Path("/proc").glob("[0-9]*"):
-        # It may end meanwhile, or be another user's.
-        with contextlib.suppress(OSError):
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
-                found.append(f"{folder.name} {command.decode(errors='replace')[:100]}")
-    return found

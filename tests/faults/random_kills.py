@@ -37,7 +37,6 @@ from tests.faults.crew import (
     TASK_SECONDS,
     Crew,
     hired,
-    processes_with,
     surroundings,
 )
 from tests.faults.observe import Witness, judged, witness
@@ -50,6 +49,7 @@ from turnkeeper.testing.checker import SETTLED_SECONDS, UNKNOWN, Violation
 from turnkeeper.testing.effects import Arrival
 from turnkeeper.testing.embedded import NAMESPACE, EmbeddedServer
 from turnkeeper.testing.nursery import Nursery
+from turnkeeper.testing.process import processes_with
 from turnkeeper.testing.stack import provider_url, start_provider
 
 _MUTATING = ("issue_refund", "book_pickup", "send_email")

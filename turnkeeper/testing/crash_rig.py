@@ -43,7 +43,7 @@ from turnkeeper.testing.crash_points import Passing, orders, read_passings
 from turnkeeper.testing.effects import Arrival, read_arrivals, start_ledger
 from turnkeeper.testing.embedded import NAMESPACE
 from turnkeeper.testing.nursery import ForkedProcess, Nursery
-from turnkeeper.testing.process import ChildProcess
+from turnkeeper.testing.process import ChildProcess, processes_with
 from turnkeeper.testing.provider import Script, ScriptedProvider
 from turnkeeper.testing.stack import worker_environment
 
@@ -306,7 +306,7 @@ class _Site:
         """Processes of this case that outlived their worker: what it started dies with it."""
         deadline = time.monotonic() + SETTLED_SECONDS
         while True:
-            found = _with_environment(f"{crash_points.LOG}={self._passings}")
+            found = processes_with(f"{crash_points.LOG}={self._passings}")
             if not found or time.monotonic() > deadline:
                 return found
             await asyncio.sleep(_POLL_SECONDS)
@@ -359,15 +359,3 @@ async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _with_environment(setting: str) -> list[str]:
-    """Processes that were started with it, as `PID COMMAND`; none where there is no /proc."""
-    found, wanted = [], setting.encode()
-    for folder in Path("/proc").glob("[0-9]*"):
-        # It may end meanwhile, or be another user's.
-        with contextlib.suppress(OSError):
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
-                found.append(f"{folder.name} {command.decode(errors='replace')[:100]}")
-    return found

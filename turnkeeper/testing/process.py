@@ -14,7 +14,7 @@ from pathlib import Path
 
 from turnkeeper.errors import TurnkeeperError
 
-__all__ = ["ChildProcess", "ProcessError", "tail_of"]
+__all__ = ["ChildProcess", "ProcessError", "processes_with", "tail_of"]
 
 _LOG_TAIL_BYTES = 2_000
 _POLL_SECONDS = 0.02
@@ -161,3 +161,15 @@ def tail_of(log: Path) -> str:
     """The end of a log, for an error message."""
     text = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
     return f"\n{log} ends with:\n{text or '(nothing)'}"
+
+
+def processes_with(setting: str) -> list[str]:
+    """Processes that were started with it, as `PID COMMAND`; none where there is no /proc."""
+    found, wanted = [], setting.encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        # It may end meanwhile, or be another user's.
+        with contextlib.suppress(OSError):
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                found.append(f"{folder.name} {command.decode(errors='replace')[:100]}")
+    return found
