@@ -353,6 +353,8 @@ async def _alongside(meanwhile: Meanwhile | None, run: AgentRunHandle) -> AsyncI
         yield
     finally:
         await _cancelled(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise Stuck(f"what was to be done meanwhile has failed: {error!r}") from error
 
 
 async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
