@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tests.faults.killable import note
@@ -72,6 +73,17 @@ async def send(ctx: ToolContext, before: float = 0, after: float = 0, slow: int 
     return await _post(ctx, before, after, slow)
 
 
+@tool(effect="once")
+async def wait(ctx: ToolContext) -> str:
+    """Send once the file GATE is there."""
+    _note("begin", ctx)
+    while not Path(os.environ["GATE"]).exists():  # noqa: ASYNC110, ASYNC240
+        await asyncio.sleep(0.05)
+    receipt = await AsyncEffects(os.environ["LEDGER_URL"]).plain("wait", {"run": ctx.workflow_id})
+    _note("end", ctx)
+    return receipt.receipt
+
+
 @tool(effect="idempotent")
 async def stall(ctx: ToolContext, before: float = 0) -> str:
     """Refund by a library that holds up the whole worker, the first time."""
@@ -128,5 +140,5 @@ agent = Agent(
     name="effects",
     model="claude-sonnet-5-5",
     instructions="You are a test.",
-    tools=[peek, refund, book, send, stall, pay, tick, ask, hang],
+    tools=[peek, refund, book, send, wait, stall, pay, tick, ask, hang],
 )

@@ -6,25 +6,31 @@ The ids are those of the collected reports. Timeouts are shorter than in those.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import socket
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client
 
 from tests import effect_tools
 from tests.faults.killable import read_notes
 from tests.rig import Rig, RigFactory, until
-from tests.workers import SiteFactory, alive
+from tests.workers import Site, SiteFactory, alive, open_site
 from turnkeeper import Limits, StopRun, ToolContext, ToolFailed, tool
 from turnkeeper.client import AgentRunHandle
+from turnkeeper.contract import RunResult
 from turnkeeper.errors import RunCancelled
 from turnkeeper.metrics import ATTEMPTS_TIMED_OUT
 from turnkeeper.testing import EffectLedger, call, calls, text
+from turnkeeper.testing.effects import Arrival
+from turnkeeper.testing.embedded import EmbeddedServer
+from turnkeeper.testing.process import ChildProcess
 
 # Workers start slowly where much else is at work.
 pytestmark = pytest.mark.timeout(300)
@@ -217,7 +223,7 @@ async def test_b27_no_sibling_acts_after_the_run_has_ended(
 
 @pytest.mark.usefixtures("ledger")
 async def test_b40_an_attempt_out_of_time_does_not_run_beside_the_next(rig: RigFactory) -> None:
-    """30 s of work, 1.5 s of time, three attempts, no heartbeat of its own: each attempt is stopped
+    """30 s of work, 2.5 s of time, three attempts, no heartbeat of its own: each attempt is stopped
     by its worker, in a process as in the worker itself; two never live at once for longer than the
     heartbeat timeout, and none lives on."""
     asynchronous: list[tuple[int, float]] = []
@@ -229,7 +235,7 @@ async def test_b40_an_attempt_out_of_time_does_not_run_beside_the_next(rig: RigF
             await asyncio.sleep(0.1)
         return "chimed"
 
-    short: dict[str, Any] = {"effect": "idempotent", "timeout": 1.5, "retries": 2}
+    short: dict[str, Any] = {"effect": "idempotent", "timeout": 2.5, "retries": 2}
     tools = [
         tool(**short, name="tick")(effect_tools.tick.function),
         tool(**short, name="chime")(chime),
@@ -320,51 +326,83 @@ def ledger_of(ledger: EffectLedger) -> dict[str, str]:
     return {"LEDGER_URL": ledger.url}
 
 
-@pytest.mark.crash
-async def test_b81_sigterm_lets_a_running_tool_finish(
-    site: SiteFactory, ledger: EffectLedger
-) -> None:
-    """A rolling restart without any option: the worker takes no more work, the one attempt ends and
-    is recorded, and what is started meanwhile goes to the next worker."""
-    script = lambda x: TOLD(x) if x.turn else call("send", {"before": float(x.prompt)})  # noqa: E731
-    async with site(script, module="tests.effect_tools", environment=ledger_of(ledger)) as s:
-        first, second = await asyncio.gather(s.worker(*BEAT), s.worker(*BEAT))
-        slow = await s.start("5", agent="effects")
-        await until(lambda: s.calls("begin"))
-        stopped = first if s.calls("begin")[0]["pid"] == first.pid else second
-        ending = asyncio.create_task(asyncio.to_thread(stopped.end, 60))
-        await until(lambda: any(x["event"] == "worker stops" for x in s.logged(stopped)))
-        quick = [await s.start("0", agent="effects") for _ in range(4)]
-        for run in quick:
-            assert (await run.result(timeout=30)).errors == 0
-        assert not s.calls("end") or s.calls("end")[-1]["run"] != slow.id
-        await ending
-        assert stopped.status == 0
-        result = await slow.result(timeout=30)
-        assert (result.answer, result.errors) == (ledger.arrivals()[-1].receipt, 0)
-        taken = [line["pid"] for line in s.calls("begin")]
-        assert taken.count(stopped.pid) == 1
-    assert len(ledger.arrivals()) == len(taken) == 5
+@dataclasses.dataclass
+class Rolled:
+    """A worker was told to stop while it had a call, then the next one while it had three."""
+
+    site: Site
+    arrivals: list[Arrival]
+    """At the ledger."""
+    results: dict[str, RunResult]
+    """By prompt."""
+    slow: ChildProcess
+    """The first worker: it has the grace that a worker has by default."""
+    hasty: ChildProcess
+    """The second one: it has none."""
+
+
+@pytest.fixture(scope="module")
+async def rolled(
+    client: Client, server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Rolled]:
+    """A restart of two workers, one after the other, and a third that stays."""
+
+    def script(exchange: Any) -> Any:
+        if exchange.turn:
+            return TOLD(exchange)
+        name, _, seconds = exchange.prompt.partition(" ")
+        return call(name, {"before": float(seconds)} if seconds else {})
+
+    folder = tmp_path_factory.mktemp("rolled")
+    gate = folder / "gate"
+    with EffectLedger(folder / "effects.db") as oracle:
+        known = {"LEDGER_URL": oracle.url, "GATE": str(gate)}
+        async with open_site(
+            client, server.address, folder, script, module="tests.effect_tools", environment=known
+        ) as s:
+            slow = await s.worker(*BEAT)
+            runs = {"wait": await s.start("wait", agent="effects")}
+            await until(lambda: s.calls("begin"))
+            hasty = await s.worker(*BEAT, "--grace-seconds", "0")
+            ending = asyncio.create_task(asyncio.to_thread(slow.end, 60))
+            await until(lambda: any(x["event"] == "worker stops" for x in s.logged(slow)))
+            for prompt in ("send 0", "send 0.1", "send 0.2"):
+                runs[prompt] = await s.start(prompt, agent="effects")
+                await runs[prompt].result(timeout=60)
+            gate.touch()
+            await ending
+            for prompt in ("send 30", "pay 30", "refund 30"):
+                runs[prompt] = await s.start(prompt, agent="effects")
+            await until(lambda: len(s.calls("begin")) == 7)
+            await asyncio.gather(asyncio.to_thread(hasty.end, 30), s.worker(*BEAT))
+            results = {prompt: await run.result(timeout=60) for prompt, run in runs.items()}
+            yield Rolled(s, oracle.arrivals(), results, slow, hasty)
 
 
 @pytest.mark.crash
-async def test_b81_without_grace_a_tool_is_interrupted_by_name(
-    site: SiteFactory, ledger: EffectLedger
-) -> None:
+async def test_b81_sigterm_lets_a_running_tool_finish(rolled: Rolled) -> None:
+    """Without any option the worker takes no more work, its one attempt ends and is recorded, and
+    what is started meanwhile is done by the next worker."""
+    begun, ended = rolled.site.calls("begin"), rolled.site.calls("end")
+    first, others = rolled.slow.pid, [rolled.hasty.pid] * 3
+    assert [line["pid"] for line in begun[:4]] == [first, *others]
+    assert [line["pid"] for line in ended[:4]] == [*others, first]
+    assert rolled.slow.status == 0
+    (sent,) = (a for a in rolled.arrivals if a.name == "wait")
+    assert (rolled.results["wait"].answer, rolled.results["wait"].errors) == (sent.receipt, 0)
+
+
+@pytest.mark.crash
+async def test_b81_without_grace_a_tool_is_interrupted_by_name(rolled: Rolled) -> None:
     """Grace that is not enough: `once`, in the worker or in a process, is interrupted, said to be,
     and not begun again; what is safe to repeat is repeated under its key."""
-    script = lambda x: TOLD(x) if x.turn else call(x.prompt, {"before": 30})  # noqa: E731
-    async with site(script, module="tests.effect_tools", environment=ledger_of(ledger)) as s:
-        first = await s.worker(*BEAT, "--grace-seconds", "0")
-        runs = {name: await s.start(name, agent="effects") for name in ("send", "pay", "refund")}
-        await until(lambda: len(s.calls("begin")) == 3)
-        await asyncio.gather(asyncio.to_thread(first.end, 30), s.worker(*BEAT))
-        answers = {name: (await run.result(timeout=60)).answer for name, run in runs.items()}
-        assert [line["attempt"] for line in s.calls("begin", "refund")] == [1, 2]
-        assert len({line["key"] for line in s.calls("begin", "refund")}) == 1
-        assert len(s.calls("begin")) == 4
-    (refunded,) = ledger.arrivals()
-    assert answers.pop("refund") == refunded.receipt
-    for answer in answers.values():
-        assert "was interrupted" in str(answer)
-        assert "may or may not have taken effect" in str(answer)
+    for prompt in ("send 30", "pay 30"):
+        answer = str(rolled.results[prompt].answer)
+        assert "was interrupted" in answer
+        assert "may or may not have taken effect" in answer
+    repeated = rolled.site.calls("begin", "refund")
+    assert [line["attempt"] for line in repeated] == [1, 2]
+    assert len({line["key"] for line in repeated}) == 1
+    assert len(rolled.site.calls("begin")) == 4 + 3 + 1
+    (refunded,) = (a for a in rolled.arrivals if a.name in ("pay", "refund"))
+    assert rolled.results["refund 30"].answer == refunded.receipt

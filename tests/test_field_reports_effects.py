@@ -154,6 +154,22 @@ async def test_b30_the_receipt_comes_back_after_a_kill(taken_over: TakenOver) ->
 
 
 @pytest.mark.crash
+async def test_b20_an_open_call_gets_exactly_one_result_after_a_kill(
+    taken_over: TakenOver,
+) -> None:
+    """SIGKILL after the reply was recorded and before its call had a result: every request of the
+    next worker is valid, with one result for the call, recovered or of an unknown outcome."""
+    s, receipts = taken_over.site, {a.receipt for a in taken_over.ledger.arrivals()}
+    for prompt in LEFT:
+        entries = (await s.agents.transcript(taken_over.ids[prompt])).entries
+        assert [e.kind for e in entries] == ["message", "reply", "result", "reply"]
+        told = entries[2].value["text"]
+        assert told in receipts or "may or may not have taken effect" in told
+        assert [r.turn for r in s.provider.requests if r.prompt == prompt] == [0, 1]
+    assert not s.provider.rejections
+
+
+@pytest.mark.crash
 async def test_b30_a_stalled_worker_and_the_next_one_apply_one_effect(
     taken_over: TakenOver,
 ) -> None:
