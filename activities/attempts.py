@@ -6,10 +6,11 @@ the worse.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from temporalio import activity
 
 VAIN_PROBES = 3
@@ -65,8 +66,7 @@ class Attempts(BaseModel):
 
 def earlier_attempts() -> Attempts:
     """Of the activity that runs."""
-    details = activity.info().heartbeat_details
-    known = Attempts.model_validate(details[0]) if details else Attempts()
+    known = _told(activity.info().heartbeat_details)
     # An attempt that is accounted for nowhere was begun: its worker died, or could not say so.
     lost = max(0, activity.info().attempt - 1 - known.aside - known.vain - known.begun)
     if not lost:
@@ -74,6 +74,14 @@ def earlier_attempts() -> Attempts:
     # How it failed is not known either: the words of the one before would be wrong.
     now = {"begun": known.begun + lost, "unsure": known.unsure + lost, "why": ""}
     return known.model_copy(update=now)
+
+
+def _told(details: Sequence[Any]) -> Attempts:
+    try:
+        return Attempts.model_validate(details[0]) if details else Attempts()
+    except ValidationError:
+        # A tool's own, by `temporalio.activity.heartbeat`, or of another release.
+        return Attempts()
 
 
 def backoff(number: int) -> timedelta:
