@@ -179,6 +179,19 @@ def test_i2_a_call_that_may_have_been_started_and_is_told_otherwise() -> None:
     assert named(never) == [("I2", "key-mail")]
 
 
+@pytest.mark.parametrize("tool", ["charge", "book", "mail"])
+def test_an_effect_of_which_the_failure_says_that_it_never_was(tool: str) -> None:
+    """A call that ends as one that changed nothing has none; one that the target refused may."""
+    denied = kept()
+    lose(denied, tool, "It did not take effect.")
+    of(denied, tool).end, of(denied, tool).failure = "failed", "RetryTool"
+    assert named(denied) == [("I2" if tool == "mail" else "I1", f"key-{tool}")]
+    denied.arrivals = [
+        dataclasses.replace(row, applied=row.name != tool) for row in denied.arrivals
+    ]
+    assert named(denied) == []
+
+
 def test_i2_a_person_may_settle_what_is_not_known() -> None:
     """Then the model reads the person's word."""
     settled = kept()

@@ -109,6 +109,8 @@ def _applied_once(seen: Observed) -> Problems:
             yield key, f"{name} was applied {times} times"
         elif times == 0 and _is_ok(call) and name not in seen.unwitnessed:
             yield key, f"{name} was never applied, and its result says that it was"
+        elif times and call.failure in _SURE_THAT_NOTHING_HAPPENED:
+            yield key, f"{name} was applied, and its failure says that nothing happened"
     known = {c.input.key for c in seen.run.calls}
     for key, landed in rows.items():
         if key not in known:
@@ -123,6 +125,9 @@ def _started_once(seen: Observed) -> Problems:
         name, times = call.input.tool, len(rows.get(key, ()))
         if times > 1:
             yield key, f"{name} was started {times} times"
+        landed = any(row.applied for row in rows.get(key, ()))
+        if landed and call.failure in _SURE_THAT_NOTHING_HAPPENED:
+            yield key, f"{name} was applied, and its failure says that nothing happened"
         if call.output is not None:
             if times == 0 and _is_ok(call) and name not in seen.unwitnessed:
                 yield key, f"{name} was never started, and its result says that it was"
