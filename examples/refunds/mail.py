@@ -57,7 +57,8 @@ def send(message: EmailMessage) -> None:
 
     Raises:
         RetryTool: the server is not there, or takes nothing for now; nothing was sent.
-        ToolFailed: it refuses the recipient or the text; nothing was sent.
+        ToolFailed: it refuses the recipient or the text, or the address is no ASCII; nothing was
+            sent.
         OSError: the server did not confirm the text; it may have been sent.
     """
     server = smtplib.SMTP(timeout=_SECONDS, local_hostname="localhost")
@@ -79,6 +80,10 @@ def _open(server: smtplib.SMTP, host: str, port: int, recipient: str) -> None:
             code, said = server.mail(SENDER)
         if code == 250:
             code, said = server.rcpt(recipient)
+    except UnicodeError:
+        raise ToolFailed(
+            f"The address {recipient} cannot be used: it is not plain ASCII. Nothing was sent."
+        ) from None
     # Of which every smtplib.SMTPException is one.
     except OSError as error:
         raise RetryTool(

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from examples.refunds import carrier, carrier_service, mail_sink, orders
+from examples.refunds import carrier, carrier_service, mail, mail_sink, orders
 from examples.refunds.agent import agent
 from examples.refunds.mail_sink import MailSink
 from examples.refunds.script import script
@@ -332,6 +332,15 @@ def test_a_recipient_that_is_refused(sqlite: sa.Engine, sink: MailSink) -> None:
     """The model reads the mail server's own words."""
     with pytest.raises(ToolFailed, match=r"550 dov@moved\.invalid does not exist\. Nothing was"):
         email(order_id=1008)
+    assert sink.mails() == []
+
+
+def test_an_address_beyond_ascii(sink: MailSink) -> None:
+    """Nothing was sent, and nobody has to find out whether it was."""
+    with pytest.raises(
+        ToolFailed, match=r"jörg@customers\.example cannot be used.*Nothing was sent"
+    ):
+        mail.send(mail.compose("jörg@customers.example", "Your refund", "Done.", "k1"))
     assert sink.mails() == []
 
 
