@@ -12,16 +12,15 @@ import inspect
 import logging
 import re
 import typing
-from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
-from decimal import Decimal
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Protocol, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import to_json, to_jsonable_python
+from pydantic_core import to_json
 
+from turnkeeper.canonical import given
 from turnkeeper.entries import arguments_digest
 from turnkeeper.errors import DefinitionError, StateLost, ToolFailed
 from turnkeeper.probe import Probe
@@ -146,14 +145,14 @@ class Tool:
         try:
             # As JSON: dates, tuples and enums follow JSON's rules, not Python's.
             valid = self.arguments.model_validate_json(to_json(arguments))
+            _read_through(valid)
         except ValidationError as error:
             raise ValueError(_explain(error, self.spec)) from None
         bound = {
             field.alias or name: getattr(valid, name)
             for name, field in self.arguments.model_fields.items()
         }
-        given = _given(valid)
-        context.arguments_digest = arguments_digest(self.name, given)
+        context.arguments_digest = arguments_digest(self.name, given(valid))
         if self.context_parameter:
             bound[self.context_parameter] = context
         return bound
@@ -370,38 +369,11 @@ def _parameter_docs(fn: Callable[..., Any]) -> dict[str, str]:
     }
 
 
-def _given(model: BaseModel) -> dict[str, Any]:
-    """The fields that differ from their defaults: a release may add one under an open call."""
-    told = {n: _canonical(v) for n, v in (model.model_extra or {}).items()}
-    for name, field in type(model).model_fields.items():
-        value = _canonical(getattr(model, name))
-        if value != _default(field):
-            told[field.alias or name] = value
-    return told
-
-
-def _default(field: FieldInfo) -> Any:
-    """As `_canonical` has it; for a field without one, what equals nothing."""
-    if field.is_required() or field.default_factory_takes_validated_data:
-        return ...
-    return _canonical(field.get_default(call_default_factory=True, validated_data={}))
-
-
-def _canonical(value: Any) -> Any:
-    """Plain JSON in which equal values are equal."""
-    if isinstance(value, Decimal):
-        return f"{value.normalize():f}" if value.is_finite() else str(value)
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return value.astimezone(UTC).isoformat()
-    if isinstance(value, BaseModel):
-        return _given(value)
-    if isinstance(value, dict):
-        return {str(k): _canonical(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_canonical(v) for v in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted((_canonical(v) for v in value), key=str)
-    return to_jsonable_python(value, fallback=str, inf_nan_mode="strings")
+def _read_through(model: BaseModel) -> None:
+    """Make lists of what pydantic would check only while the tool reads it, and only once."""
+    for name in model.model_fields_set:
+        if isinstance(value := getattr(model, name), Iterator):
+            setattr(model, name, list(value))
 
 
 def _explain(error: ValidationError, spec: ToolSpec) -> str:
