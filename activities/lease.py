@@ -30,6 +30,8 @@ Loss = Literal["superseded", "silent"]
 SUPERSEDED = "its time was over, or its worker was not heard of in time"
 
 _IN_DOUBT = 2 / 3
+# Of the timeout: one answer that is lost must leave time for the next, before anything is stopped.
+_ANSWERS = 1 / 3
 # Of the lease: a tool's process is dead before another worker can begin.
 _PROCESS_ENDS = 0.9
 # Signs of life that a process may owe before it counts as standing still.
@@ -119,14 +121,15 @@ class Lease:
     def _is_open(self) -> bool:
         return self.in_doubt and self.loss is None
 
-    async def ask(self) -> None:
-        """Heartbeat, and learn from the answer. No answer changes nothing."""
+    async def ask(self) -> bool:
+        """Heartbeat, and learn from the answer; False if there is none, which changes nothing."""
+        patience = self._timeout * _ANSWERS
         try:
             # One at a time: older details must not overtake newer ones.
-            async with self._asking, asyncio.timeout(self._timeout / 2):
+            async with self._asking, asyncio.timeout(patience):
                 now = clock(), time.time()
                 await self._server.heartbeat(
-                    self._details(), rpc_timeout=timedelta(seconds=self._timeout / 2)
+                    self._details(), rpc_timeout=timedelta(seconds=patience)
                 )
         except AsyncActivityCancelledError:
             # It is ours until we have ended it. The SDK learns the same by its own heartbeat, and
@@ -135,11 +138,12 @@ class Lease:
         except asyncio.CancelledError:
             if not self.given_up():
                 raise
-            return
+            return False
         except Exception as error:  # noqa: BLE001  also the converter's: it must not cost a result
             self._unanswered(error)
-            return
+            return False
         self._since, self._told = now, False
+        return True
 
     def _unanswered(self, error: Exception) -> None:
         if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
@@ -202,11 +206,11 @@ class Lease:
         while self.loss is None:
             # The SDK's own as well: it would cancel an attempt that it hears nothing of.
             activity.heartbeat(self._details())
-            await self.ask()
-            if self._carrier is not None:
+            answered = await self.ask()
+            if answered and self._carrier is not None:
                 self._look_after(self._carrier)
             if self.loss is None:
-                await self._pause()
+                await self._pause(self._timeout / (3 if answered else 10))
         if self._last_word is not None:
             self._task.cancel(self.why)
 
@@ -216,9 +220,8 @@ class Lease:
             self.lose("silent", "its process stands still")
         carrier.extend(self._until)
 
-    async def _pause(self) -> None:
-        """A third of the timeout, or until the tool has been silent for too long."""
-        left = self._timeout / 3
+    async def _pause(self, left: float) -> None:
+        """So many seconds, or until the tool has been silent for too long."""
         if self._silence is not None:
             since = clock() if self._last_word is None else self._last_word
             left = min(left, since + self._silence - clock())
