@@ -68,9 +68,9 @@ class _Steps(Coroutine[Any, Any, Any]):
         interrupt_at = 0.0
         try:
             while True:
-                if self._lease.in_doubt and not self._lease.over:
+                if not self._lease.over and self._lease.in_doubt:
                     step = (yield from self._assured()) or step
-                if self._lease.loss is not None and clock() >= interrupt_at:
+                if self._is_lost() and clock() >= interrupt_at:
                     step = partial(self._coroutine.throw, asyncio.CancelledError(self._lease.why))
                     interrupt_at = clock() + CLEAN_UP_SECONDS
                 try:
@@ -80,6 +80,10 @@ class _Steps(Coroutine[Any, Any, Any]):
                 step = yield from self._woken(waits_for)
         finally:
             self._coroutine.close()
+
+    def _is_lost(self) -> bool:
+        # A client that calls share may have been made in this one: its tasks serve the others.
+        return self._lease.loss is not None and not self._lease.over
 
     def _assured(self) -> Generator[Any, Any, Callable[[], Any] | None]:
         """Ask the server; what to go on with if we are cancelled meanwhile."""

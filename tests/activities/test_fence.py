@@ -268,6 +268,23 @@ async def test_a_task_that_outlives_the_call_is_on_its_own() -> None:
     assert held.asked == 0
 
 
+async def test_the_end_of_a_lost_call_does_not_end_what_others_share() -> None:
+    """A pool's task, say, that was made in the call and waits for the next one's."""
+    held, made = Held(), list[asyncio.Task[str]]()
+    asked: asyncio.Queue[str] = asyncio.Queue()
+
+    async def tool() -> None:
+        made.append(asyncio.create_task(asked.get()))
+        await asyncio.sleep(0)
+        held.loss = "superseded"
+        await asyncio.sleep(0)
+
+    with pytest.raises(asyncio.CancelledError):
+        await fenced(tool(), held)
+    asked.put_nowait("the next call's")
+    assert await asyncio.wait_for(made[0], 3) == "the next call's"
+
+
 async def test_an_abandoned_tool_is_closed() -> None:
     """Its `finally` runs when the activity's own coroutine is closed."""
     seen: list[str] = []
