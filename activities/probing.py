@@ -32,15 +32,15 @@ async def ask(
     limit = activity.info().start_to_close_timeout
     seconds = min(MOST_SECONDS, limit.total_seconds() / 2) if limit else MOST_SECONDS
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(seconds) as patience:
             answer = await _asked(tool, context, known, threads)
-    except TimeoutError:
-        return Unknown(f"the probe did not answer within {seconds:g} s")
     except asyncio.CancelledError:
         if activity.cancellation_details() is not None:
             raise
         return Unknown("the probe was cancelled")
     except BaseException as error:  # noqa: BLE001  an author's probe may raise anything
+        if patience.expired():
+            return Unknown(f"the probe did not answer within {seconds:g} s")
         return Unknown(f"{type(error).__name__}: {said(error)}")
     if isinstance(answer, (Landed, NotLanded, Unknown)):
         return answer
