@@ -48,7 +48,7 @@ async def peek(ctx: ToolContext, before: float = 0, after: float = 0, slow: int 
     return await _post(ctx, before, after, slow)
 
 
-@tool(effect="idempotent")
+@tool(effect="idempotent", retries=5)
 async def refund(ctx: ToolContext, before: float = 0, after: float = 0, slow: int = 1) -> str:
     """Refund under the call's key."""
     return await _post(ctx, before, after, slow)
