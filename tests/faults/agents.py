@@ -30,6 +30,8 @@ CREATE TABLE IF NOT EXISTS changes (
     change INTEGER PRIMARY KEY, key TEXT NOT NULL, "order" TEXT NOT NULL, time REAL NOT NULL
 )
 """
+RETRIES = 5
+"""More than the kills: a machine that is too busy may lose attempts that nobody has killed."""
 LABEL_CHARACTERS = 40_000
 """More than a result may have inline."""
 
@@ -41,7 +43,7 @@ async def look(order: str, seconds: float = 0) -> str:
     return f"{order}: open"
 
 
-@tool(effect="idempotent")
+@tool(effect="idempotent", retries=RETRIES)
 async def charge(order: str, ctx: ToolContext) -> str:
     """Charge a card under a key."""
     await _ledger().keyed("charge", ctx.idempotency_key, {"order": order})
@@ -54,7 +56,7 @@ async def find_booking(ctx: ToolContext, args: Mapping[str, Any]) -> Landed | No
     return Landed(f"booked {args['order']}") if found else NotLanded()
 
 
-@tool(effect="reconcilable", probe=find_booking)
+@tool(effect="reconcilable", probe=find_booking, retries=RETRIES)
 async def book(order: str, ctx: ToolContext, behaviour: str = "") -> str:
     """Book a pickup, each time anew; the first attempt meets the behaviour."""
     how = behaviour if behaviour and ctx.attempt == 1 else None
@@ -70,7 +72,7 @@ async def mail(order: str, ctx: ToolContext, behaviour: str = "") -> str:
     return f"mailed {order}"
 
 
-@tool(effect="idempotent")
+@tool(effect="idempotent", retries=RETRIES)
 def record(order: str, ctx: ToolContext) -> Any:
     """Change a database of our own, once per key."""
     with _orders().begin() as connection, once_per_key(connection, ctx) as effect:
@@ -83,7 +85,7 @@ def record(order: str, ctx: ToolContext) -> Any:
     return effect.receipt
 
 
-@tool(effect="idempotent")
+@tool(effect="idempotent", retries=RETRIES)
 def label(order: str, ctx: ToolContext) -> str:
     """Print a label under a key, by a synchronous client; the result is a large one."""
     Effects(os.environ["EFFECTS_URL"]).keyed("label", ctx.idempotency_key, {"order": order})
