@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.api.common.v1 import Payload
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.common import RawValue
 
 from activities.views import Views
 from tests import conversations
@@ -496,3 +498,20 @@ async def test_a_thousand_calls_of_unknown_tools_are_answered_in_short(rig: RigF
         result = await r.run()
         assert (result.outcome, result.answer) == ("completed", "1000 results")
         assert r.provider.rejections == {}
+
+
+@pytest.mark.parametrize("odd", [False, True], ids=["json", "another encoding"])
+async def test_a_callers_memo_is_carried_over(rig: RigFactory, odd: bool) -> None:
+    """What another service noted at the start stays; one that cannot be read wedges nothing."""
+    script = [*[call("page", {"number": n}) for n in range(12)], text("Done.")]
+    payload = Payload(metadata={"encoding": b"binary/odd"}, data=b"\x00\xff")
+    async with rig(script, tools=[page], history=OFTEN) as r:
+        note = RawValue(payload) if odd else 7
+        run = await r.start_raw({"agent": "tester", "prompt": "q"}, memo={"order": note})
+        await run.result()
+        assert len(await r.executions()) > 1
+        described = await run.describe()
+        assert await described.memo_value("agent") == "tester"
+        if not odd:
+            assert await described.memo_value("order") == 7
+        assert await r.task_failures() == 0

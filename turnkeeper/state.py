@@ -282,7 +282,10 @@ class RunState(BaseModel):
 
     def resolve(self, said: ResolveRequest) -> None:
         """A person says what became of a call."""
-        call = next(c for c in self.calls if c.status == "waiting" and c.call_id == said.call_id)
+        waiting = (c for c in self.calls if c.status == "waiting" and c.call_id == said.call_id)
+        call = next(waiting, None)
+        if call is None:
+            return
         person = one_line(said.actor, 100) if said.actor else "a person"
         if said.landed:
             told = said.result or f"It took effect: {person} has checked."

@@ -49,8 +49,12 @@ def publish_unknown(state: RunState) -> None:
 
 def memo(state: RunState) -> dict[str, Any]:
     """All of it, for the next execution: unlike search attributes, a memo is not carried over."""
-    known = {"agent": state.request.agent, "prompt": state.request.prompt}
-    return known | (_unknown_memo(state) if state.unknown else {})
+    try:
+        theirs = dict(workflow.memo())
+    except Exception:  # noqa: BLE001  the caller's own, in an encoding that is not ours
+        theirs = {}
+    ours = {"agent": state.request.agent, "prompt": state.request.prompt}
+    return theirs | ours | (_unknown_memo(state) if state.unknown else {})
 
 
 def _unknown_memo(state: RunState) -> dict[str, Any]:
