@@ -35,6 +35,7 @@ from turnkeeper.entries import result
 from turnkeeper.errors import RetryTool, StopRun, ToolFailed
 from turnkeeper.metrics import ATTEMPTS_STOPPED, ATTEMPTS_TIMED_OUT
 from turnkeeper.probe import Answer, Landed, Unknown
+from turnkeeper.spec import stricter
 from turnkeeper.text import clip_json, fits_json, one_line
 from turnkeeper.tools import Tool, ToolContext
 
@@ -91,6 +92,7 @@ class Execute:
         attempts = earlier_attempts()
         if tool is None:
             self._not_here(asked, attempts)
+        asked = asked.model_copy(update={"effect": stricter(asked.effect, tool.spec.effect)})
         again = activity.info().attempt > 1
         sure = not (tool.spec.mutates or again)
         lease = Lease(lambda: attempts, silence=tool.spec.heartbeat, sure=sure)
@@ -290,7 +292,9 @@ class Execute:
         )
 
     def _refuse_spent(self, asked: ExecuteInput, attempts: Attempts) -> None:
-        if attempts.over or attempts.begun >= asked.attempts:
+        # Attempts of a `once` tool are for RetryTool alone: after it, nothing is unsure.
+        begun_once = asked.effect == "once" and attempts.unsure > 0
+        if attempts.over or begun_once or attempts.begun >= asked.attempts:
             # The attempt that was the last one ended without a word, or a probe came after it.
             limit = activity.info().start_to_close_timeout
             within = f" within {limit.total_seconds():g} s" if limit else ""

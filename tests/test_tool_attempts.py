@@ -13,7 +13,7 @@ from temporalio.client import Client
 
 from tests.fleet import Fleet, agent
 from tests.rig import RigFactory, until
-from turnkeeper import Limits, RetryTool, ToolContext, ToolFailed, tool
+from turnkeeper import Landed, Limits, RetryTool, ToolContext, ToolFailed, tool
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.client import AgentClient
 from turnkeeper.testing import ScriptedProvider, call, text
@@ -239,3 +239,62 @@ async def test_a_tool_that_no_worker_has_is_told_to_the_model(rig: RigFactory) -
     assert Limits().consecutive_errors == 5
     spec = ToolSpec(name="work", description="", input_schema={}, retries=2)
     assert spec.attempts + options.NOT_HERE_ATTEMPTS == 23
+
+
+async def test_a_once_tool_is_not_begun_again_when_its_result_was_lost(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its retries are for RetryTool: a worker that ends while it stores the result leaves a call
+    of which nobody knows, not one to try again."""
+    begun: list[int] = []
+    storing = asyncio.Event()
+
+    @tool(retries=3)
+    async def work(ctx: ToolContext) -> str:
+        """Work."""
+        begun.append(ctx.attempt)
+        return "x" * 100_000
+
+    async def put(*_: Any) -> str:
+        storing.set()
+        return str(await asyncio.Event().wait())
+
+    with monkeypatch.context() as hanging:
+        hanging.setattr(FolderStore, "put", put)
+        async with fleet.worker(agent(work)):
+            run = await fleet.agents.start("tester", "q", task_timeout=2)
+            await storing.wait()
+    async with fleet.worker(agent(work)):
+        result = await run.result(timeout=60)
+    assert begun == [1]
+    assert result.answer is not None
+    assert "may or may not have taken effect" in result.answer
+
+
+@pytest.mark.parametrize("effect", ["once", "reconcilable"])
+async def test_a_tool_that_a_deploy_makes_stricter_is_not_tried_blindly(
+    fleet: Fleet, effect: str
+) -> None:
+    """Begun as `idempotent`; the next worker's author no longer says that a repeat is harmless."""
+    begun: list[int] = []
+
+    async def run_of(ctx: ToolContext) -> str:
+        """Work for long."""
+        begun.append(ctx.attempt)
+        return str(await asyncio.Event().wait())
+
+    async def landed(_ctx: ToolContext, _args: Any) -> Landed:
+        return Landed("receipt")
+
+    options: dict[str, Any] = {"probe": landed} if effect == "reconcilable" else {}
+    before = tool(effect="idempotent", name="work")(run_of)
+    after = tool(effect=effect, name="work", **options)(run_of)  # type: ignore[call-overload]
+    async with fleet.worker(agent(before)):
+        run = await fleet.agents.start("tester", "q", task_timeout=2)
+        await until(lambda: begun)
+    async with fleet.worker(agent(after)):
+        result = await run.result(timeout=60)
+    assert begun == [1]
+    assert result.answer is not None
+    told = "receipt" if options else "may or may not have taken effect"
+    assert told in result.answer

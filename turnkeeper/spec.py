@@ -13,6 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validat
 Effect = Literal["read", "idempotent", "reconcilable", "once"]
 """What a tool's author states about repeating it; see `turnkeeper.tools.tool`."""
 
+_BY_CARE: tuple[Effect, ...] = ("read", "idempotent", "reconcilable", "once")
+
+
+def stricter(one: Effect, other: Effect) -> Effect:
+    """Of two statements about a tool the one that allows less."""
+    return max(one, other, key=_BY_CARE.index)
+
+
 OnUnknown = Literal["tell", "wait", "stop"]
 """What becomes of a call whose outcome is unknown; see `AgentSpec.on_unknown`."""
 
