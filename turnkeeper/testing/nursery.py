@@ -18,12 +18,13 @@ import contextlib
 import importlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -34,6 +35,7 @@ __all__ = ["ForkedProcess", "Nursery"]
 
 _START_SECONDS = 90.0
 _POLL_SECONDS = 0.02
+_CHUNK = 1 << 16
 
 
 class ForkedProcess:
@@ -190,20 +192,31 @@ def _serve(preload: Sequence[str]) -> None:
         load_default_build_id()
     assert threading.active_count() == 1, "a module started a thread: no fork is safe"
     living: set[int] = set()
-    signal.signal(signal.SIGCHLD, lambda *_: _reap(living))
-    for line in sys.stdin:
-        order = json.loads(line)
-        # Its end must not be told of before it is known.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    for line in _orders(living):
         pid = os.fork()
         if pid == 0:
-            _become(order)
+            _become(json.loads(line))
         living.add(pid)
         _tell({"pid": pid})
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for pid in living:
         os.kill(pid, signal.SIGKILL)
+
+
+def _orders(living: set[int]) -> Iterator[bytes]:
+    """The lines of input; meanwhile the ends of processes are told of.
+
+    Not by a signal's handler: a signal that comes just before a read would wait for the next line.
+    """
+    rest = b""
+    while True:
+        _reap(living)
+        if not select.select([0], [], [], _POLL_SECONDS)[0]:
+            continue
+        read = os.read(0, _CHUNK)
+        if not read:
+            return
+        *lines, rest = (rest + read).split(b"\n")
+        yield from lines
 
 
 def _reap(living: set[int]) -> None:
@@ -223,8 +236,6 @@ def _become(order: dict[str, Any]) -> NoReturn:
     """Be the worker, with nothing of the nursery's own."""
     status = 1
     try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         os.setsid()
         log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
