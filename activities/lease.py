@@ -34,8 +34,8 @@ _IN_DOUBT = 2 / 3
 _ANSWERS = 1 / 3
 # Of the lease: a tool's process is dead before another worker can begin.
 _PROCESS_ENDS = 0.9
-# Signs of life that a process may owe before it counts as standing still.
-_MOST_OWED = 2
+# Signs of life that a process may owe, one each third of the timeout, before it stands still.
+_MOST_OWED = 3
 # Counts on while the machine sleeps, where there is such a clock.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -50,6 +50,8 @@ def clock() -> float:
 class Carrier(Protocol):
     """Who runs the tool where that is not this process."""
 
+    begun: bool
+    """Whether it has reached the tool: it may take long to start."""
     owed: int
     """Extensions since it last showed that it runs."""
 
@@ -215,8 +217,10 @@ class Lease:
             self._task.cancel(self.why)
 
     def _look_after(self, carrier: Carrier) -> None:
+        if not carrier.begun:
+            self.word()
         # Counted, not timed: were we away ourselves, its answers have not been read yet.
-        if carrier.owed >= _MOST_OWED:
+        elif carrier.owed >= _MOST_OWED:
             self.lose("silent", "its process stands still")
         carrier.extend(self._until)
 
@@ -228,6 +232,8 @@ class Lease:
         due = clock() + max(left, 0.01)
         await asyncio.sleep(due - clock())
         if self._silence is None or self._last_word is None:
+            return
+        if self._carrier is not None and not self._carrier.begun:
             return
         # The time that we were away ourselves does not count: its words have not been read yet.
         self._last_word += clock() - due

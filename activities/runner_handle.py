@@ -83,7 +83,8 @@ class Handle:
         """Extensions of the call's lease since the process last showed that it runs."""
         self._to_say = _setup(environment)
         self._frames = frames.Frames()
-        self._begun = False
+        self.begun = False
+        """Whether the call that runs has reached the tool."""
         self._context: ToolContext | None = None
         # The call's own, in which log lines find their run.
         self._around = contextvars.Context()
@@ -148,7 +149,7 @@ class Handle:
         """
         self.calls += 1
         self.owed = 0
-        self._begun = False
+        self.begun = False
         self._context, self._around = context, contextvars.copy_context()
         try:
             async with self._reading:
@@ -187,7 +188,7 @@ class Handle:
                 if kind in (frames.RETURNED, frames.UNREADABLE, frames.RAISED):
                     answer = kind, content
                 elif kind == frames.BEGUN:
-                    self._begun = True
+                    self.begun = True
                 elif kind == frames.LOG:
                     self._log(json.loads(content))
                 elif kind == frames.WANTED:
@@ -221,7 +222,7 @@ class Handle:
             how = "the tool's process was ended by its worker"
         elif self._overdue:
             how = "the tool's process was ended: its lease was over"
-        return ProcessEnded(how, self._status) if self._begun else NotBegun(how)
+        return ProcessEnded(how, self._status) if self.begun else NotBegun(how)
 
     # --- what the tool says meanwhile -----------------------------------------------------------
 
