@@ -162,6 +162,22 @@ def test_i1_an_effect_under_another_key() -> None:
     assert named(other) == [("I1", "fresh")]
 
 
+def test_i1_a_key_that_two_calls_have() -> None:
+    """The target takes the second call for a repeat of the first one: its effect never is."""
+    shared = kept()
+    call = of(shared, "book")
+    call.input = call.input.model_copy(update={"key": "key-charge"})
+    shared.arrivals = [row for row in shared.arrivals if row.name != "book"]
+    assert named(shared) == [("I1", "key-charge")]
+
+
+def test_i1_a_key_with_other_arguments() -> None:
+    """The target has refused it: one key is to be one call."""
+    other = kept()
+    other.arrivals = [*other.arrivals, arrival(4, "charge", applied=False, status=409)]
+    assert named(other) == [("I1", "key-charge")]
+
+
 def test_i2_a_call_that_was_started_twice() -> None:
     """Two arrivals under one key, even if the second one failed."""
     twice = kept()
@@ -169,11 +185,16 @@ def test_i2_a_call_that_was_started_twice() -> None:
     assert named(twice) == [("I2", "key-mail")]
 
 
-def test_i2_a_call_that_may_have_been_started_and_is_told_otherwise() -> None:
-    """Nobody knows, and the model is told that it failed; or that it went well."""
+@pytest.mark.parametrize("tool", ["charge", "book", "mail"])
+def test_i2_a_call_that_may_have_been_started_and_is_told_otherwise(tool: str) -> None:
+    """Nobody knows, and the model is told that it failed."""
     told = kept()
-    lose(told, "mail", "It failed.")
-    assert named(told) == [("I2", "key-mail")]
+    lose(told, tool, "It failed.")
+    assert named(told) == [("I2", f"key-{tool}")]
+
+
+def test_i2_a_call_that_was_never_started_and_is_told_otherwise() -> None:
+    """Its result says that it went well."""
     never = kept()
     never.arrivals = never.arrivals[:2]
     assert named(never) == [("I2", "key-mail")]
@@ -246,8 +267,8 @@ def test_i3_a_transcript_that_is_not_whole(spoil: Callable[[Observed], None]) ->
 def test_i3_a_transcript_unlike_the_controls() -> None:
     """Another text, an entry more, or another end than without faults."""
     other = kept()
-    lose(other, "charge", "It failed.")
-    assert named(other, kept()) == [("I3", "key-charge")]
+    lose(other, "look", "It failed.")
+    assert named(other, kept()) == [("I3", "key-look")]
     longer = kept()
     assert longer.entries is not None
     longer.entries = [*longer.entries, message("and?")]

@@ -4,7 +4,8 @@ It reads histories, transcripts, the effect ledger's rows and the provider's log
 runtime's own. Each invariant is a function that yields violations:
 
     I1   an `idempotent` or `reconcilable` call is applied once
-    I2   a `once` call is started at most once; if that is not sure, the model is told so
+    I2   a `once` call is started at most once; of any call whose outcome is not sure, the model is
+         told so
     I3   the transcript is whole, in order, and that of the run without faults
     I4   the provider refused no request; each call has one result, right after its reply
     I5   no reply is paid for again once it was recorded
@@ -18,7 +19,7 @@ Rows of the ledger are told to calls by their key. A plain effect has none: its 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -38,6 +39,7 @@ UNKNOWN: Final = "may or may not have taken effect"
 
 _APPLIED_ONCE: Final = ("idempotent", "reconcilable")
 _SURE_THAT_NOTHING_HAPPENED: Final = ("RetryTool", "ToolNotHere")
+_CONFLICT: Final = 409
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ def check(seen: Observed, control: Observed | None = None) -> list[Violation]:
     for invariant, problems in (
         ("I1", _applied_once(seen)),
         ("I2", _started_once(seen)),
+        ("I2", _told_if_unsure(seen)),
         ("I3", _transcript(seen)),
         ("I3", _same(seen, control) if control is not None else iter(())),
         ("I4", _valid(seen)),
@@ -111,16 +114,25 @@ def _applied_once(seen: Observed) -> Problems:
             yield key, f"{name} was never applied, and its result says that it was"
         elif times and call.failure in _SURE_THAT_NOTHING_HAPPENED:
             yield key, f"{name} was applied, and its failure says that nothing happened"
-    known = {c.input.key for c in seen.run.calls}
+    yield from _one_call_each(seen, rows)
+
+
+def _one_call_each(seen: Observed, rows: Mapping[str, Sequence[Arrival]]) -> Problems:
+    known = Counter(c.input.key for c in seen.run.calls)
     for key, landed in rows.items():
         if key not in known:
             yield key, f"{landed[0].name} was applied under a key that no call has"
+    for key, number in known.items():
+        if number > 1:
+            # The target would take the second one for a repeat, and do nothing.
+            yield key, f"{number} calls have this key"
+    for row in seen.arrivals:
+        if row.status == _CONFLICT:
+            yield row.key, f"{row.name} was asked for under this key with other arguments"
 
 
 def _started_once(seen: Observed) -> Problems:
     rows = _rows(seen, applied=False)
-    told = {e.value["call_id"]: e.value["text"] for e in seen.entries or () if e.kind == "result"}
-    by_a_person = _settled(seen)
     for key, call in _calls(seen, "once").items():
         name, times = call.input.tool, len(rows.get(key, ()))
         if times > 1:
@@ -128,16 +140,22 @@ def _started_once(seen: Observed) -> Problems:
         landed = any(row.applied for row in rows.get(key, ()))
         if landed and call.failure in _SURE_THAT_NOTHING_HAPPENED:
             yield key, f"{name} was applied, and its failure says that nothing happened"
-        if call.output is not None:
-            if times == 0 and _is_ok(call) and name not in seen.unwitnessed:
-                yield key, f"{name} was never started, and its result says that it was"
-        elif call.failure not in _SURE_THAT_NOTHING_HAPPENED and key not in by_a_person:
-            text = told.get(call.input.call_id, UNKNOWN)
-            if UNKNOWN not in text:
-                yield key, f"{name} may have been started, and the model is told {text[:100]!r}"
+        if times == 0 and _is_ok(call) and name not in seen.unwitnessed:
+            yield key, f"{name} was never started, and its result says that it was"
     for row in seen.arrivals:
         if _key(row) is None:
             yield None, f"{row.name} was started by nobody: arrival {row.arrival} has no key"
+
+
+def _told_if_unsure(seen: Observed) -> Problems:
+    told = {e.value["call_id"]: e.value["text"] for e in seen.entries or () if e.kind == "result"}
+    by_a_person = _settled(seen)
+    for call in seen.run.calls:
+        key, text = call.input.key, told.get(call.input.call_id, UNKNOWN)
+        sure = call.output is not None or call.failure in _SURE_THAT_NOTHING_HAPPENED
+        if call.mutates and not sure and key not in by_a_person and UNKNOWN not in text:
+            name = call.input.tool
+            yield key, f"{name} may have been started, and the model is told {text[:100]!r}"
 
 
 def _settled(seen: Observed) -> set[str]:

@@ -16,7 +16,7 @@ __all__ = ["changed", "report", "useless"]
 
 _PROMISES: Final = {
     "I1": "an idempotent or reconcilable call is applied once",
-    "I2": "a once call is started at most once; if that is not sure, the model is told so",
+    "I2": "a once call is started at most once; of what is not sure the model is told so",
     "I3": "the transcript is whole and in order, and repeated attempts say what the first one says",
     "I4": "each call has one result, right after its reply",
     "I5": "no reply is paid for again once it was recorded",
