@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import Any
+
+from temporalio.service import RPCError
 
 from turnkeeper.client import AgentRunHandle
 from turnkeeper.testing import call, reply, text
@@ -58,11 +61,13 @@ async def resolve(run: AgentRunHandle) -> None:
     """Say of every call that waits that it has landed."""
     handle = run.client.client.get_workflow_handle(run.id)
     while True:
-        for waiting in (await run.status()).unknown:
-            if waiting.status == "waiting":
-                # A signal: the server keeps it while no worker is up.
-                said = {"call_id": waiting.call_id, "landed": True, "result": "seen in the outbox"}
-                await handle.signal("resolve", said)
+        # A server that is too busy is asked again.
+        with contextlib.suppress(RPCError, ConnectionError):
+            for waiting in (await run.status()).unknown:
+                if waiting.status == "waiting":
+                    # A signal: the server keeps it while no worker is up.
+                    said = {"call_id": waiting.call_id, "landed": True, "result": "in the outbox"}
+                    await handle.signal("resolve", said)
         await asyncio.sleep(_POLL_SECONDS)
 
 
@@ -70,10 +75,11 @@ async def cancel(run: AgentRunHandle) -> None:
     """Cancel the run once its calls are at work."""
     handle = run.client.client.get_workflow_handle(run.id)
     while True:
-        pending = (await handle.describe()).raw_description.pending_activities
-        if sum(p.activity_type.name == "look" for p in pending) == len(_SLOW.blocks):
-            await handle.cancel()
-            return
+        with contextlib.suppress(RPCError):
+            pending = (await handle.describe()).raw_description.pending_activities
+            if sum(p.activity_type.name == "look" for p in pending) == len(_SLOW.blocks):
+                await handle.cancel()
+                return
         await asyncio.sleep(_POLL_SECONDS)
 
 

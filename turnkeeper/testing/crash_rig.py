@@ -32,6 +32,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.service import RPCError
+
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.client import AgentClient, AgentRunHandle
 from turnkeeper.contract import RunResult
@@ -55,8 +58,8 @@ STUCK_SECONDS: Final = 60.0
 _TASK_SECONDS: Final = 2.0
 _PROFILE: Final = {"TURNKEEPER_HEARTBEAT_SECONDS": "2", "TURNKEEPER_STICKY_SECONDS": "1"}
 _POLL_SECONDS: Final = 0.05
+_LOOK_SECONDS: Final = 0.3
 _LONGEST_NAME: Final = 80
-_FIRST: Final = asyncio.FIRST_COMPLETED
 
 Meanwhile = Callable[[AgentRunHandle], Awaitable[None]]
 """What a person does while the run goes on; cancelled at its end."""
@@ -258,30 +261,32 @@ class _Site:
         return self._folder / f"worker-{number}.released"
 
     async def _to_the_end(self, run: AgentRunHandle) -> None:
-        ended = asyncio.create_task(run.result(check=False))
         watching = asyncio.create_task(self._watch(run))
         try:
-            while not ended.done():
+            while not watching.done():
                 self._relieve()
-                await asyncio.wait([ended, watching], timeout=_POLL_SECONDS, return_when=_FIRST)
-                if watching.done():
-                    await watching
+                await asyncio.wait([watching], timeout=_POLL_SECONDS)
+            await watching
         finally:
-            await _cancelled(ended, watching)
+            await _cancelled(watching)
         self._relieve()
 
     async def _watch(self, run: AgentRunHandle) -> None:
-        """Raise Stuck once nothing has changed for a while."""
+        """Until the run has ended; raise Stuck once nothing has changed for a while."""
         handle = run.client.client.get_workflow_handle(run.id)
         seen, since = "", time.monotonic()
         while time.monotonic() - since < STUCK_SECONDS:
-            described = await handle.describe()
-            pending = described.raw_description.pending_activities
-            now = f"{described.run_id} {described.history_length} {self._on_duty} "
-            now += " ".join(f"{p.activity_id}:{p.attempt}" for p in pending)
-            if now != seen:
-                seen, since = now, time.monotonic()
-            await asyncio.sleep(1)
+            # A server that is too busy answers later.
+            with contextlib.suppress(RPCError):
+                described = await handle.describe()
+                if described.status is not WorkflowExecutionStatus.RUNNING:
+                    return
+                pending = described.raw_description.pending_activities
+                now = f"{described.run_id} {described.history_length} {self._on_duty} "
+                now += " ".join(f"{p.activity_id}:{p.attempt}" for p in pending)
+                if now != seen:
+                    seen, since = now, time.monotonic()
+            await asyncio.sleep(_LOOK_SECONDS)
         histories = await recorded.fetch(run.client.client, run.id)
         recorded.save(self._folder / "histories", histories)
         raise Stuck(f"no progress for {STUCK_SECONDS:g} s: see {self._folder}")
