@@ -8,10 +8,7 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any
 
-from activities.lease import Lease, clock
-
-CLEAN_UP_SECONDS = 5.0
-"""What a tool whose attempt was lost has for its `finally` blocks until it is interrupted again."""
+from activities.lease import CLEAN_UP_SECONDS, Lease, clock
 
 # Of the tool in whose context a task is made.
 _LEASE: contextvars.ContextVar[Lease | None] = contextvars.ContextVar("lease", default=None)
@@ -30,8 +27,23 @@ async def fenced(coroutine: Coroutine[Any, Any, Any], lease: Lease) -> Any:
     token = _LEASE.set(lease)
     try:
         return await _Steps(coroutine, lease)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        # A gather leaves the others running: they would write beside the next attempt.
+        await _end(lease.children)
+        raise
     finally:
         _LEASE.reset(token)
+
+
+async def _end(children: set[asyncio.Future[Any]]) -> None:
+    """Cancel what a failed call has left running, and wait for it, within a bound."""
+    left = list(children)
+    for child in left:
+        child.cancel("the call that made it has failed")
+    if left:
+        await asyncio.wait(left, timeout=CLEAN_UP_SECONDS)
 
 
 class _Steps(Coroutine[Any, Any, Any]):
@@ -109,7 +121,7 @@ class _Steps(Coroutine[Any, Any, Any]):
 def _fence_children(loop: asyncio.AbstractEventLoop) -> None:
     """Have the loop's tasks that are made in a tool's context share its lease.
 
-    One that outlives the call, of a client that calls share, is on its own afterwards.
+    One that goes on when the call has ended well, of a client that calls share, is on its own then.
     """
     before = loop.get_task_factory()
     if getattr(before, "fences", False):
@@ -118,11 +130,19 @@ def _fence_children(loop: asyncio.AbstractEventLoop) -> None:
     def make(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
         context = options.get("context")
         lease = _LEASE.get() if context is None else context.get(_LEASE)
-        if lease is not None and not lease.over:
+        if lease is not None and lease.over:
+            lease = None
+        if lease is not None:
             coroutine = _Steps(coroutine, lease)
-        if before is None:
-            return asyncio.Task(coroutine, loop=loop, **options)
-        return before(loop, coroutine, **options)
+        task = (before or _plain)(loop, coroutine, **options)
+        if lease is not None:
+            lease.children.add(task)
+            task.add_done_callback(lease.children.discard)
+        return task
 
     make.fences = True  # type: ignore[attr-defined]
     loop.set_task_factory(make)
+
+
+def _plain(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    return asyncio.Task(coroutine, loop=loop, **options)

@@ -29,6 +29,9 @@ Loss = Literal["superseded", "silent"]
 """The server has given the attempt up; or its tool no longer answers, which the server is told."""
 SUPERSEDED = "its time was over, or its worker was not heard of in time"
 
+CLEAN_UP_SECONDS = 5.0
+"""What a tool whose attempt was lost has for its `finally` blocks until it is interrupted again."""
+
 _IN_DOUBT = 2 / 3
 # Of the timeout: one answer that is lost must leave time for the next, before anything is stopped.
 _ANSWERS = 1 / 3
@@ -94,6 +97,8 @@ class Lease:
         self._last_word: float | None = None
         self.over = False
         """Whether the tool's own code has ended."""
+        self.children: set[asyncio.Future[Any]] = set()
+        """Tasks that the tool has made, and that go on."""
 
     @property
     def in_doubt(self) -> bool:
@@ -213,8 +218,10 @@ class Lease:
                 self._look_after(self._carrier)
             if self.loss is None:
                 await self._pause(self._timeout / (3 if answered else 10))
-        if self._last_word is not None:
+        while self._last_word is not None:
+            # Again, since a `finally` may wait for what never comes.
             self._task.cancel(self.why)
+            await asyncio.sleep(CLEAN_UP_SECONDS)
 
     def _look_after(self, carrier: Carrier) -> None:
         if not carrier.begun:

@@ -258,8 +258,8 @@ def _wrong_bound(timeout: float, retries: int, heartbeat: float | None) -> str |
         return "timeout is 0 to 86400 seconds"
     if not 0 <= retries <= 20:
         return "retries is 0 to 20"
-    if heartbeat is not None and not 0 < heartbeat <= timeout:
-        return "heartbeat is seconds, more than 0 and at most the timeout"
+    if heartbeat is not None and not 1 <= heartbeat <= timeout:
+        return "heartbeat is seconds, from 1 up to the timeout"
     return None
 
 

@@ -26,6 +26,7 @@ class Held:
         self.loss: Loss | None = None
         self.why = "given to another worker"
         self.over = False
+        self.children = set[asyncio.Future[Any]]()
         self.asked = 0
         self.answer: Callable[[], Awaitable[bool]] = self.yes
 
@@ -268,21 +269,34 @@ async def test_a_task_that_outlives_the_call_is_on_its_own() -> None:
     assert held.asked == 0
 
 
-async def test_the_end_of_a_lost_call_does_not_end_what_others_share() -> None:
-    """A pool's task, say, that was made in the call and waits for the next one's."""
-    held, made = Held(), list[asyncio.Task[str]]()
-    asked: asyncio.Queue[str] = asyncio.Queue()
+@pytest.mark.parametrize("failure", [OSError, asyncio.CancelledError])
+async def test_a_failed_call_leaves_nothing_running(failure: type[BaseException]) -> None:
+    """A `gather` leaves the others running: they would write beside the next attempt. What was made
+    in a context of its own, as a client that calls share may do, goes on."""
+    held, steps, shared = Held(), list[str](), list[asyncio.Task[None]]()
+
+    async def effect(name: str) -> None:
+        try:
+            await asyncio.sleep(0.02)
+        finally:
+            await asyncio.sleep(0.02)
+            steps.append(f"{name} ends")
+        steps.append(f"{name} sent")
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise failure
 
     async def tool() -> None:
-        made.append(asyncio.create_task(asked.get()))
-        await asyncio.sleep(0)
-        held.loss = "superseded"
-        await asyncio.sleep(0)
+        alone = contextvars.Context()
+        shared.append(asyncio.get_running_loop().create_task(effect("shared"), context=alone))
+        await asyncio.gather(effect("stray"), fails())
 
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(failure):
         await fenced(tool(), held)
-    asked.put_nowait("the next call's")
-    assert await asyncio.wait_for(made[0], 3) == "the next call's"
+    assert steps == ["stray ends"]
+    await shared[0]
+    assert steps == ["stray ends", "shared ends", "shared sent"]
 
 
 async def test_an_abandoned_tool_is_closed() -> None:

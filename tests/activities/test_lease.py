@@ -37,6 +37,7 @@ class Server:
 class Process:
     """What runs the tool, until its lease is over."""
 
+    begun = True
     owed = 0
     until = 0.0
 
