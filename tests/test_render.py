@@ -12,7 +12,6 @@ from turnkeeper.entries import Entry, admit, message, result
 from turnkeeper.render import (
     CARD_BYTES,
     SUMMARY_BYTES,
-    arguments_line,
     call_summary,
     generate_summary,
     result_lines,
@@ -24,6 +23,7 @@ from turnkeeper.render import (
 )
 from turnkeeper.spec import AgentSpec, ModelSpec
 from turnkeeper.state import Call, Line, Phase, RunState
+from turnkeeper.text import arguments_line
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=400)
 CONTROLS = {chr(c) for c in (*range(32), *range(127, 160))} - {"\t", "\n"}

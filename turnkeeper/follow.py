@@ -37,14 +37,13 @@ from turnkeeper.contract import (
 )
 from turnkeeper.entries import Entry
 from turnkeeper.render import (
-    arguments_line,
     person_awaited,
     reply_calls,
     reply_text,
     unknown_text,
     usage_text,
 )
-from turnkeeper.text import one_line
+from turnkeeper.text import arguments_line, one_line
 
 __all__ = ["Step", "follow"]
 

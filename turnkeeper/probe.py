@@ -22,7 +22,11 @@ __all__ = ["Answer", "Landed", "NotLanded", "Probe", "Unknown"]
 
 @dataclasses.dataclass(frozen=True)
 class Landed:
-    """The effect happened."""
+    """The effect happened.
+
+    Under this key: a start that is repeated with its `request_key`, and asks for something else the
+    second time, has the same one. A target that keeps `ctx.arguments_digest` beside it can tell.
+    """
 
     receipt: Any = None
     """The call's result: what the tool itself would have returned."""

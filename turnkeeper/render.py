@@ -18,7 +18,7 @@ from typing import Any
 from turnkeeper.contract import LOAD_AGENT, RunResult, UnknownCall, Usage
 from turnkeeper.entries import Entry
 from turnkeeper.state import Call, Phase, RunState
-from turnkeeper.text import one_line, printable, utf8_size, well_formed
+from turnkeeper.text import arguments_line, one_line, printable, utf8_size, well_formed
 
 SUMMARY_BYTES = 200
 """Temporal refuses a summary of more than 400."""
@@ -26,7 +26,6 @@ CARD_BYTES = 8_000
 """The card is an answer to a query and travels in each of them."""
 _CARD_LINES = 8
 _CARD_CALLS = 8
-_ARGUMENT_CHARACTERS = 120
 
 # What starts an emphasis, code, link, image, HTML, entity, table cell or formula inside a line. At
 # the start of a line our own words stand, so `#`, `-` and `1.` have no meaning there.
@@ -50,24 +49,6 @@ def call_summary(turn: int, arguments: Mapping[str, Any], key: str | None = None
     end = f" · key {key}" if key else ""
     start = f"turn {turn}" + (f" · {told}" if told else "")
     return _cut(start, SUMMARY_BYTES - utf8_size(end)) + end
-
-
-def arguments_line(arguments: Mapping[str, Any], limit: int) -> str:
-    """Arguments as `q="annual revenue 2025" limit=3`, on one line of at most `limit` characters."""
-    told: list[str] = []
-    room = limit
-    for name, value in arguments.items():
-        if room <= 0:
-            break
-        told.append(f"{one_line(name, 64)}={_value(value)}")
-        room -= len(told[-1]) + 1
-    return one_line(" ".join(told), limit)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, str):
-        return json.dumps(one_line(value, _ARGUMENT_CHARACTERS), ensure_ascii=False)
-    return one_line(json.dumps(value, ensure_ascii=False), _ARGUMENT_CHARACTERS)
 
 
 def _cut(text: str, limit: int = SUMMARY_BYTES) -> str:

@@ -30,7 +30,7 @@ from turnkeeper.spec import (
     Limits,
     ToolSpec,
 )
-from turnkeeper.text import clip, clip_json, one_line
+from turnkeeper.text import arguments_line, clip, clip_json, one_line
 
 MAX_DISCARDED = 2
 """Replies in a row that may be thrown away (grown, senseless or empty) before the run ends."""
@@ -264,7 +264,7 @@ class RunState(BaseModel):
             call_id=call.call_id,
             tool=call.tool,
             key=call.key,
-            arguments=one_line(str(call.arguments), 200),
+            arguments=arguments_line(call.arguments, 200),
             what=one_line(text, 300),
             since=now,
             status="waiting" if waits else "open",

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from typing import Any
+
+_ARGUMENT_CHARACTERS = 120
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # C0 and C1 controls but tab and newline, and what turns the direction of writing: escape sequences
@@ -70,3 +74,21 @@ def clip_json(text: str, limit: int) -> str:
         room = room * limit // size
         shown = clip(text, room)
     return shown
+
+
+def arguments_line(arguments: Mapping[str, Any], limit: int) -> str:
+    """Arguments as `q="annual revenue 2025" limit=3`, on one line of at most `limit` characters."""
+    told: list[str] = []
+    room = limit
+    for name, value in arguments.items():
+        if room <= 0:
+            break
+        told.append(f"{one_line(name, 64)}={_value(value)}")
+        room -= len(told[-1]) + 1
+    return one_line(" ".join(told), limit)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(one_line(value, _ARGUMENT_CHARACTERS), ensure_ascii=False)
+    return one_line(json.dumps(value, ensure_ascii=False), _ARGUMENT_CHARACTERS)

@@ -201,6 +201,7 @@ def tool(
             after a last failure.
         key_ttl: of an `idempotent` or `reconcilable` tool: seconds that the target remembers a key,
             more than `timeout`. A retry that might come later is not made; its outcome is unknown.
+            Counted within a run: a reset, or a repeated start, begins anew.
 
     Raises:
         DefinitionError: a parameter without a type, a name no provider accepts, a wrong option.

@@ -11,7 +11,7 @@ from turnkeeper import contract
 from turnkeeper.contract import CallStatus, RunStatus
 from turnkeeper.render import waiting_for
 from turnkeeper.state import RunState
-from turnkeeper.text import one_line
+from turnkeeper.text import arguments_line, one_line
 from workflows import boundary
 
 
@@ -108,7 +108,7 @@ class Messages:
                     call_id=c.call_id,
                     tool=c.tool,
                     status=c.status,
-                    arguments=one_line(str(c.arguments), 200),
+                    arguments=arguments_line(c.arguments, 200),
                 )
                 for c in state.calls
             ],

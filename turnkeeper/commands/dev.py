@@ -119,4 +119,7 @@ def _print_links(place: Place, record: DevRecord, agents: list[str]) -> None:
         say(f"  {place.command(asking)}")
     else:
         say(f"  {place.command('--agents MODULE', 'worker.py')}")
+    if not record.address.endswith(":7233"):
+        say("Programs of your own look at another port, unless you tell them:")
+        say(f"  export TEMPORAL_ADDRESS={record.address}")
     say("Ctrl-C ends it all.")
