@@ -59,11 +59,12 @@ async def test_b23_a_tool_that_reads_for_ever_ends_with_its_run(
     the call, the program is dead, and what is asked next is served. (A closed run takes no message:
     the next one is a run of its own, on the same worker.)"""
     script = [[call("ask"), text("Hello again.")]]
-    async with rig(script, tools=[effect_tools.ask], settings=FAST | {"max_activities": 1}) as r:
+    alone = {"heartbeat_seconds": 2, "max_activities": 1}
+    async with rig(script, tools=[effect_tools.ask], settings=alone) as r:
         run = await r.start()
-        (begun,) = await until(lambda: read_notes("begin"))
+        (begun,) = await until(lambda: read_notes("begin"), timeout=90)
         assert alive(begun["pid"])
-        assert await cancel(r, run) < 3
+        assert await cancel(r, run) < 4
         assert not alive(begun["pid"])
         kinds = [e.event_type for e in await r.events(run.id)]
         assert kinds.count(EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED) == 1
@@ -80,10 +81,10 @@ async def test_b38_a_process_writes_nothing_after_a_cancel_or_a_timeout(
     1.5 s: its process is dead within the heartbeat timeout and two seconds, nothing is written,
     and the worker's only slot serves the next call."""
     brief = tool(effect="once", timeout=1.5, name="brief")(effect_tools.pay.function)
-    steps = {"cancel": call("pay", {"before": 4}), "time out": call("brief", {"before": 4})}
+    first = {"cancel": call("pay", {"before": 4}), "time out": call("brief", {"before": 4})}
 
     def script(exchange: Any) -> Any:
-        return TOLD(exchange) if exchange.turn else steps.get(exchange.prompt, call("pay"))
+        return TOLD(exchange) if exchange.turn else first.get(exchange.prompt, call("pay"))
 
     alone = FAST | {"max_activities": 1}
     async with rig(script, tools=[effect_tools.pay, brief], settings=alone) as r:
@@ -240,9 +241,17 @@ async def test_b40_an_attempt_out_of_time_does_not_run_beside_the_next(rig: RigF
         tool(**short, name="tick")(effect_tools.tick.function),
         tool(**short, name="chime")(chime),
     ]
-    arguments = {"tick": {"seconds": 30}, "chime": {}}
-    script = lambda x: TOLD(x) if x.turn else call(x.prompt, arguments[x.prompt])  # noqa: E731
-    async with rig(script, tools=tools, settings=FAST) as r:
+    steps = {
+        # The first one leaves a process behind, so that the second one begins at once.
+        "tick": [call("pay"), call("tick", {"seconds": 30}), TOLD],
+        "chime": [call("chime"), TOLD],
+    }
+
+    def script(exchange: Any) -> Any:
+        step = steps[exchange.prompt][exchange.turn]
+        return step(exchange) if callable(step) else step
+
+    async with rig(script, tools=[effect_tools.pay, *tools], settings=FAST) as r:
         results = await asyncio.gather(r.run("tick"), r.run("chime"))
         await asyncio.sleep(1.5)
         ended = time.time()
@@ -251,9 +260,9 @@ async def test_b40_an_attempt_out_of_time_does_not_run_beside_the_next(rig: RigF
     ticks = [(line["attempt"], line["time"]) for line in read_notes("tick")]
     for lived in (ticks, asynchronous):
         spans = [[t for n, t in lived if n == attempt] for attempt in (1, 2, 3)]
-        # On a busy machine a process may not have begun when its time is over.
+        # On a busy machine a new process may not have begun when its time is over.
         begun = [span for span in spans if span]
-        assert len(begun) > 1
+        assert spans[0]
         assert all(earlier[-1] - later[0] < 1 for earlier, later in itertools.pairwise(begun))
         assert lived[-1][1] < ended
 
