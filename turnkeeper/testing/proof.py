@@ -19,6 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from temporalio.service import RPCError
+
+from turnkeeper.client import AgentRunHandle
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.testing import findings
 from turnkeeper.testing.crash_rig import Case, CrashRig
@@ -32,6 +35,7 @@ __all__ = ["Applied", "NeverReached", "PromiseBroken", "Prover", "Trial"]
 _PRELOAD: Final = ("anthropic", "docstring_parser", "structlog", "temporalio.worker")
 """What any worker imports, and turnkeeper depends on."""
 _CLOSING_SECONDS: Final = 30.0
+_LOOK_SECONDS: Final = 0.5
 
 
 class PromiseBroken(TurnkeeperError):
@@ -145,6 +149,7 @@ class Prover:
                 prompt=trial.prompt,
                 unwitnessed=trial.unwitnessed,
                 compare=trial.compare,
+                meanwhile=_nobody_resolves,
                 nursery=self._nursery(trial.root),
             )
         rig.folder = self._folder / f"{self._cases:03}-{trial.tool}"
@@ -216,3 +221,15 @@ def _arrival(number: int, row: Applied) -> Arrival:
         receipt=None,
         behaviour=None,
     )
+
+
+async def _nobody_resolves(run: AgentRunHandle) -> None:
+    """End a run that waits for a person to resolve a call: it stays unknown, as was promised."""
+    handle = run.client.client.get_workflow_handle(run.id)
+    while True:
+        with contextlib.suppress(RPCError):
+            calls = await (await handle.describe()).memo_value("unknown", [])
+            if any(call["status"] == "waiting" for call in calls):
+                await run.stop("nobody resolves its call here")
+                return
+        await asyncio.sleep(_LOOK_SECONDS)
