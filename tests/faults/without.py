@@ -46,21 +46,29 @@ def _probe(reconcilable: Tool) -> None:
 
 
 def _one_attempt(_: Tool) -> None:
-    """A `once` call whose worker was lost is begun again, as an idempotent one is."""
+    """A `once` call whose worker was lost is begun again, as an idempotent one is.
+
+    The server would not hand it out, and the activity would not begin it: both are switched off.
+    """
     from temporalio.common import RetryPolicy
 
+    from activities.execute import Execute
     from turnkeeper.spec import ToolSpec
 
     policy: Any = RetryPolicy
     spec: Any = ToolSpec
-    plain = policy.__init__
+    execute: Any = Execute
+    plain, refuse = policy.__init__, execute._refuse_spent
 
     def retrying(self: Any, **options: Any) -> None:
         final = options.pop("non_retryable_error_types", None) or []
         kept = [t for t in final if not t.startswith("TemporalTimeout:")]
         plain(self, non_retryable_error_types=kept, **options)
 
-    policy.__init__ = retrying
+    def refusing(self: Any, asked: Any, attempts: Any) -> None:
+        refuse(self, asked.model_copy(update={"effect": "idempotent"}), attempts)
+
+    policy.__init__, execute._refuse_spent = retrying, refusing
     spec.attempts = property(lambda _: 3)
 
 
