@@ -100,9 +100,11 @@ def test_a_process_that_the_worker_started_kills_the_worker(tmp_path: Path) -> N
     )
     script = program(
         tmp_path,
-        "import subprocess, sys, runpy\n"
+        "import subprocess, sys\n"
         "code = 'import runpy, sys; runpy.run_path(sys.argv[1])'\n"
-        f"child = subprocess.Popen([sys.executable, '-c', code, {str(child)!r}])\n"
+        "none = subprocess.DEVNULL\n"
+        f"child = subprocess.Popen([sys.executable, '-c', code, {str(child)!r}], "
+        "stdout=none, stderr=none)\n"
         "child.wait()\nprint('on')\n",
     )
     ended = run(script, CRASH_AT="tool.done:1", CRASH_LOG=str(log))
