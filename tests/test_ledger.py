@@ -1055,3 +1055,9 @@ def past(engine: sa.Engine, age: timedelta) -> Any:
     """A time as the database holds it."""
     then = datetime.now(UTC) - age
     return then if engine.dialect.name == "postgresql" else then.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+def test_the_ledger_brings_no_orm() -> None:
+    """A synchronous tool's process begins with its imports; the ORM would be a third of them."""
+    code = "import sys, turnkeeper.ledger; sys.exit('sqlalchemy.orm' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
