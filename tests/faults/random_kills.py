@@ -61,7 +61,7 @@ _HESITATION_SECONDS = 6.0
 _PROGRESS_SECONDS = 10.0
 _PATIENCE = 3
 """Times the seconds that were asked for, until runs that have not begun are left out."""
-_CALLS_AT_ONCE = 4
+_CALLS_AT_ONCE = 2
 """Of a worker. Each synchronous tool begins with a process that imports a database driver: on two
 cores a dozen of them at once would use up the tools' timeouts."""
 
