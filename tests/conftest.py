@@ -91,6 +91,17 @@ def replay_cold(folder: Path) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file stays in one process, and all that kill workers and servers share one: several at
+    once would starve each other of the seconds that their timeouts count."""
+    killing = {item.path for item in items if item.get_closest_marker("crash")}
+    for item in items:
+        group = "kills" if item.path in killing else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: item.path not in killing)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A process of the session tells the controlling one what it replayed."""
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
