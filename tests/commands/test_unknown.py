@@ -147,7 +147,7 @@ async def test_what_waits_comes_first_with_all_that_it_may_be_looked_up_by(
         assert max(map(len, done.stdout.splitlines())) <= 100
         assert "agent tester, turn 1, the run is running" in done.stdout
         assert "agent tester, turn 1, the run is completed" in done.stdout
-        assert "arguments {'to': 'ann@example.com'}" in done.stdout
+        assert 'arguments to="ann@example.com"' in done.stdout
         assert "connection to ann@example.com lost" in done.stdout
         assert f"key {key}" in done.stdout
         assert "only the last 1,000 runs were looked at" in done.stderr
