@@ -41,9 +41,11 @@ from tests.faults.crew import (
     surroundings,
 )
 from tests.faults.observe import Witness, judged, witness
+from tests.faults.patience import patiently, result_of
 from tests.faults.shop import Request, Shop, opened, usual_database
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.client import AgentClient, AgentRunHandle
+from turnkeeper.contract import UnknownCall
 from turnkeeper.errors import InvalidRequest
 from turnkeeper.testing import Record, read_log
 from turnkeeper.testing.checker import SETTLED_SECONDS, UNKNOWN, Violation
@@ -200,12 +202,15 @@ class _Play:
     async def _customer(self, at: float, request: Request) -> None:
         await self._until(at)
         async with self._room:
-            run = await self._agents.start(
-                "refunds", request.prompt, id=f"order-{request.order.id}", task_timeout=TASK_SECONDS
+            name = f"order-{request.order.id}"
+            run = await patiently(
+                lambda: self._agents.start(
+                    "refunds", request.prompt, id=name, task_timeout=TASK_SECONDS
+                )
             )
             served = Served(request, run)
             self.served.append(served)
-            await run.result(check=False)
+            await result_of(self._agents, name)
             served.ended = time.time()
         await asyncio.sleep(SETTLED_SECONDS)
         happened = await asyncio.to_thread(self._shop.look)
@@ -221,7 +226,8 @@ class _Play:
 
     async def _with(self, pid: int, run: AgentRunHandle) -> list[tuple[str, int, int]]:
         """The mutating calls of a run that the server has given to this worker."""
-        described = await self._agents.client.get_workflow_handle(run.id).describe()
+        handle = self._agents.client.get_workflow_handle(run.id)
+        described = await patiently(handle.describe)
         found = []
         for pending in described.raw_description.pending_activities:
             started = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
@@ -234,22 +240,22 @@ class _Play:
     async def _person(self) -> None:
         """Look into the shop for calls that wait for a person."""
         while True:
-            async for doubt in self._agents.unknown_calls(waiting_only=True):
-                if time.time() - doubt.call.since > _HESITATION_SECONDS:
-                    await self._settle(
-                        doubt.id, doubt.call.call_id, doubt.call.tool, doubt.call.key
-                    )
+            # The server may be too busy: the person asks again.
+            with contextlib.suppress(ConnectionError, RPCError):
+                async for doubt in self._agents.unknown_calls(waiting_only=True):
+                    if time.time() - doubt.call.since > _HESITATION_SECONDS:
+                        await self._settle(doubt.id, doubt.call)
             await asyncio.sleep(1)
 
-    async def _settle(self, run: str, call_id: str, tool: str, key: str) -> None:
-        receipt = await asyncio.to_thread(self._shop.receipt, tool, key)
+    async def _settle(self, run: str, call: UnknownCall) -> None:
+        receipt = await asyncio.to_thread(self._shop.receipt, call.tool, call.key)
         said = receipt or "There is nothing of it in the shop's databases."
         # It may have been settled a moment ago: the list is late.
         with contextlib.suppress(InvalidRequest):
             await self._agents.resolve(
-                run, call_id, landed=receipt is not None, result=said, actor="ann"
+                run, call.call_id, landed=receipt is not None, result=said, actor="ann"
             )
-            self.settled.append((tool, receipt is not None))
+            self.settled.append((call.tool, receipt is not None))
 
     async def _tell(self) -> None:
         while True:

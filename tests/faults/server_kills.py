@@ -29,17 +29,18 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.runtime import Runtime, TelemetryConfig
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from tests.faults.crew import PRELOAD, ROOT, TASK_SECONDS, hired, surroundings
 from tests.faults.observe import Witness, judged, witness
+from tests.faults.patience import ATTEMPT_SECONDS, patiently, result_of
 from tests.workers import alive
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.client import AgentClient
@@ -50,15 +51,11 @@ from turnkeeper.testing.effects import read_arrivals, start_ledger
 from turnkeeper.testing.embedded import NAMESPACE, EmbeddedServer
 from turnkeeper.testing.nursery import Nursery
 
-T = TypeVar("T")
-
 _AGENT = "teller"
 _TOOLS = ("inquire", "charge", "book", "mail")
 _REPLY_SECONDS = 0.15
 """Of the provider: a run is to last a while."""
 _WORKERS = 2
-_ATTEMPT_SECONDS = 15.0
-_RPC_BOUND = 120.0
 _PORTS = range(20_000, 32_000)
 """Below those that the kernel gives to clients: the server's own has to be free when it is back."""
 
@@ -155,24 +152,6 @@ def _free_port() -> int:
     raise OSError("no free port for the Temporal server")
 
 
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask the server until it answers, at most `_RPC_BOUND` seconds.
-
-    Raises:
-        LookupError: it has no such run.
-        TimeoutError: it never answers.
-    """
-    async with asyncio.timeout(_RPC_BOUND):
-        while True:
-            try:
-                async with asyncio.timeout(_ATTEMPT_SECONDS):
-                    return await ask()
-            except (ConnectionError, RPCError, TimeoutError) as error:
-                if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
-                    raise LookupError(error.message) from error
-                await asyncio.sleep(0.2)
-
-
 # --- clients ----------------------------------------------------------------------------------
 
 
@@ -215,18 +194,11 @@ class _Clients:
 
     async def customer(self, run: str) -> None:
         """Start a run, and wait for its end."""
-        started = await _patiently(
+        started = await patiently(
             lambda: self.agents.start(_AGENT, run, id=run, task_timeout=TASK_SECONDS)
         )
         self.told.starts[run] = started.run_id or ""
-        result = await self._result(run)
-        self.told.results[run] = result
-
-    async def _result(self, run: str) -> RunResult:
-        while True:
-            with contextlib.suppress(ConnectionError, RPCError, TimeoutError):
-                return await self.agents.result(run, check=False, timeout=_ATTEMPT_SECONDS)
-            await asyncio.sleep(0.2)
+        self.told.results[run] = await result_of(self.agents, run)
 
     async def _start(self) -> None:
         number = 0
@@ -242,7 +214,7 @@ class _Clients:
         while True:
             for run in self.open:
                 with contextlib.suppress(ConnectionError, RPCError, TimeoutError):
-                    async with asyncio.timeout(_ATTEMPT_SECONDS):
+                    async with asyncio.timeout(ATTEMPT_SECONDS):
                         await self._read_one(run)
             await asyncio.sleep(0.3)
 
@@ -272,7 +244,7 @@ async def _lost(agents: AgentClient, told: Told, runs: set[str]) -> list[str]:
         # Before asking: clients go on.
         read, ended = dict(told.read[run]), told.results.get(run)
         try:
-            histories = await _patiently(lambda run=run: recorded.fetch(agents.client, run))  # type: ignore[misc]
+            histories = await patiently(lambda run=run: recorded.fetch(agents.client, run))  # type: ignore[misc]
             result = await agents.result(run, check=False) if ended is not None else None
         except LookupError as error:
             found.append(f"{run} was started: {error}")
