@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.service import RPCError
 
 from tests.faults.crew import (
     PRELOAD,
@@ -172,24 +173,24 @@ class _Play:
 
     async def run(self) -> None:
         """Until every run has ended, or its time is over."""
-        around = [asyncio.create_task(self._person()), asyncio.create_task(self._tell())]
         customers = [asyncio.create_task(self._customer(*o)) for o in orders(self._options)]
+        others = [asyncio.create_task(self._person()), asyncio.create_task(self._tell())]
+        tasks = [*customers, *others]
         try:
             for at, place in deaths(self._options):
                 if self._is_over(at):
                     break
                 await self._until(at)
                 await self._kill(place)
+                _check(tasks)
             # The checker has the word on those that have not ended then.
             await asyncio.wait(customers, timeout=self._options.finish)
             self._crew.check()
         finally:
-            for task in [*around, *customers]:
+            for task in tasks:
                 task.cancel()
-            ends = await asyncio.gather(*around, *customers, return_exceptions=True)
-        for end in ends:
-            if isinstance(end, Exception):
-                raise end
+            await asyncio.gather(*tasks, return_exceptions=True)
+        _check(tasks)
 
     def _is_over(self, at: float) -> bool:
         """Whether nobody is to die at that time or later."""
@@ -265,6 +266,13 @@ class _Play:
                 f"{time.monotonic() - self._began:4.0f} s  {len(self.served)} runs started, "
                 f"{ended} ended, {len(self.kills)} kills, {len(self.settled)} settled by a person"
             )
+
+
+def _check(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Raise what one of them has raised."""
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.result()
 
 
 async def run(
