@@ -347,7 +347,7 @@ async def _judge(play: _Play, folder: Path, shop: Shop, living: Sequence[str]) -
         play.settled,
         happened,
         violations,
-        finish=max(ends, default=0) - last,
+        finish=max(0.0, max(ends, default=0) - last),
     )
 
 
