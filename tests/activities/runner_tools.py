@@ -274,16 +274,18 @@ def scatters(output: str, returns: bool = False) -> str:
 
 @tool
 def multiplies(marker: str) -> str:
-    """A bounded fork bomb: every process forks every 0.2 s, each into a session of its own."""
+    """A bounded fork bomb: every process forks every 0.1 s, each into a session of its own."""
     end = time.monotonic() + 20
+    count = os.open(f"{marker}.count", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     Path(f"{marker}.begun").touch()
     while time.monotonic() < end:
-        # 128 in a run of the test; the machine has other work.
-        if len(list(Path("/proc").iterdir())) < 1_000:
+        # By a count and not by looking at /proc: 1,000 that look at each other stop a machine.
+        os.write(count, b".")
+        if os.fstat(count).st_size < 100:
             with contextlib.suppress(OSError):
                 if os.fork() == 0:
                     os.setsid()
-        time.sleep(0.2)
+        time.sleep(0.1)
     os._exit(0)
 
 
