@@ -316,6 +316,8 @@ def build_worker(
     from activities.redact import Redactor
     from activities.runners import Runners
     from activities.seal import Seal
+    from activities.shorten import Shorten
+    from activities.summarise import Summarise
     from activities.views import Views
     from workflows.agent_run import AgentRun
 
@@ -341,6 +343,7 @@ def build_worker(
         registry,
         client,
         store,
+        providers,
         heartbeat_seconds=settings.heartbeat_seconds,
         patience_seconds=settings.unknown_agent_seconds,
     )
@@ -354,6 +357,8 @@ def build_worker(
             Generate(views, providers, redactor).run,
             execute.run,
             Seal(views, store).run,
+            Summarise(views, providers, redactor).run,
+            Shorten(views, store, redactor).run,
         ],
         # Passed through, the message types cost a run 0.1 MB instead of 0.67.
         workflow_runner=SandboxedWorkflowRunner(

@@ -10,15 +10,13 @@ import structlog
 from pydantic import BaseModel
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
 
 from activities.providers import ModelRequest, Progress, Provider, ProviderError
 from activities.providers.admission import Admitted, admit_reply
 from activities.pulse import pulse, queue_ms
 from activities.redact import Redactor
-from activities.views import Views
+from activities.views import Views, as_failures
 from turnkeeper.contract import GENERATE, GenerateInput, GenerateOutput, Timing, Usage
-from turnkeeper.errors import StateLost
 from turnkeeper.spec import AgentSpec
 from turnkeeper.text import one_line
 from turnkeeper.view import View, unanswered
@@ -99,14 +97,9 @@ class Generate:
         """The pinned spec, the view so far, and where that came from."""
         info = activity.info()
         workflow_id, run_id = str(info.workflow_id), str(info.workflow_run_id)
-        try:
+        with as_failures(self._redactor):
             spec = await self._views.spec(workflow_id, run_id, asked.spec_digest)
             view, source = await self._views.view(workflow_id, run_id, asked.base)
-        except StateLost as error:
-            raise ApplicationError(str(error), type="state_lost", non_retryable=True) from None
-        except (OSError, RPCError) as error:
-            message = one_line(self._redactor.error(f"what was said cannot be read: {error}"), 600)
-            raise ApplicationError(message, type="store_unavailable") from None
         # Kept before the model is asked: a long way back is gone only once.
         self._views.keep(workflow_id, view)
         return spec, view, source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -14,8 +15,10 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from activities.providers import Provider
 from activities.read_artifact import read_artifact
 from activities.registry import Registry
+from activities.windows import Windows, head_tokens
 from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.contract import (
     ATTRIBUTE_TYPES,
@@ -47,6 +50,7 @@ class LoadAgent:
         registry: Registry,
         client: Client,
         store: ArtifactStore,
+        providers: Mapping[str, Provider],
         *,
         heartbeat_seconds: float = 10,
         patience_seconds: float = PATIENCE_SECONDS,
@@ -54,6 +58,7 @@ class LoadAgent:
         self._registry = registry
         self._client = client
         self._store = store
+        self._windows = Windows(providers)
         self._heartbeat_seconds = heartbeat_seconds
         self._patience_seconds = patience_seconds
         self._attributes: list[str] = []
@@ -72,12 +77,14 @@ class LoadAgent:
         spec = _with_limits(agent.spec(), asked.limits)
         if spec.tools:
             spec = spec.model_copy(update={"tools": (*spec.tools, read_artifact.spec)})
+        spec = spec.model_copy(update={"model": await self._windows.measured(spec.model)})
         # Without the limits: no request is made of them, and callers may compute them anew for each
         # run, where all runs of an agent are to share one spec in a worker's memory.
         digest = digest_of(spec.model_dump(mode="json", exclude={"limits"}))
         return LoadAgentOutput(
             spec=await self._small(spec),
             spec_digest=digest,
+            head_tokens=head_tokens(spec),
             attributes=await self._registered(),
             heartbeat_seconds=self._heartbeat_seconds,
         )

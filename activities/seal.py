@@ -9,10 +9,11 @@ from temporalio.exceptions import ApplicationError
 from activities.pulse import pulse
 from activities.views import Views
 from turnkeeper.artifacts import ArtifactStore
-from turnkeeper.contract import SEAL, Sealed, SealInput, SealOutput
+from turnkeeper.contract import SEAL, Epoch, Sealed, SealInput, SealOutput
 from turnkeeper.entries import Entry, Position
 from turnkeeper.errors import StateLost
 from turnkeeper.history import SEGMENT_BYTES, Segment
+from turnkeeper.view import View
 
 log = structlog.get_logger("turnkeeper.seal")
 
@@ -34,25 +35,43 @@ class Seal:
         info = activity.info()
         owner = str(info.workflow_id)
         async with pulse(lambda: None):
+            # A store that is down is an error as it comes: the loop goes on unsealed.
             try:
                 view, _ = await self._views.view(owner, str(info.workflow_run_id), asked.position)
             except StateLost as error:
                 raise ApplicationError(str(error), type="state_lost", non_retryable=True) from None
             self._views.keep(owner, view)
-            sealed = asked.sealed
-            first = sealed.position.entries if sealed else 0
-            for entries in _portions(view.entries[first:]):
-                sealed = await self._segment(owner, sealed, entries)
+            sealed = await seal(self._store, owner, view, asked.epoch, asked.sealed)
         if sealed is None:
             raise ApplicationError("nothing to seal", type="state_lost", non_retryable=True)
         log.info("sealed", entries=sealed.position.entries, artifact=sealed.artifact)
         return SealOutput(sealed=sealed)
 
-    async def _segment(self, owner: str, last: Sealed | None, entries: list[Entry]) -> Sealed:
-        start = last.position if last else Position()
-        segment = Segment(previous=last.artifact if last else None, start=start, entries=entries)
-        data = segment.model_dump_json(exclude_none=True).encode()
-        return Sealed(artifact=await self._store.put(owner, data), position=start.after(entries))
+
+async def seal(
+    store: ArtifactStore, owner: str, view: View, epoch: Epoch | None, sealed: Sealed | None
+) -> Sealed | None:
+    """Store what was said since the last segment, as it stands in a view of that epoch.
+
+    Raises:
+        OSError: the store cannot take it now.
+    """
+    # What was said before an epoch was sealed when it began: the rest stands after its opening.
+    first = sealed.position.entries if sealed else 0
+    if epoch is not None:
+        first += epoch.opening.entries - epoch.said.entries
+    for entries in _portions(view.entries[first:]):
+        sealed = await _segment(store, owner, sealed, entries)
+    return sealed
+
+
+async def _segment(
+    store: ArtifactStore, owner: str, last: Sealed | None, entries: list[Entry]
+) -> Sealed:
+    start = last.position if last else Position()
+    segment = Segment(previous=last.artifact if last else None, start=start, entries=entries)
+    data = segment.model_dump_json(exclude_none=True).encode()
+    return Sealed(artifact=await store.put(owner, data), position=start.after(entries))
 
 
 def _portions(entries: list[Entry]) -> list[list[Entry]]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 
+from activities.redact import Redactor
 from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.entries import Position
+from turnkeeper.errors import StateLost
 from turnkeeper.history import HistoryReader
 from turnkeeper.spec import AgentSpec, Limits
+from turnkeeper.text import one_line
 from turnkeeper.view import View
 
 DEFAULT_CACHE_BYTES = 256_000_000
@@ -76,3 +83,19 @@ class Views:
         while len(self._specs) > 1 and self._spec_bytes > _SPEC_BYTES:
             self._spec_bytes -= self._specs.popitem(last=False)[1][1]
         return spec
+
+
+@contextlib.contextmanager
+def as_failures(redactor: Redactor) -> Iterator[None]:
+    """Lets what goes wrong with what was said fail an activity in the words that the loop knows.
+
+    Raises:
+        ApplicationError: of type `state_lost`, or `store_unavailable` to be tried again.
+    """
+    try:
+        yield
+    except StateLost as error:
+        raise ApplicationError(str(error), type="state_lost", non_retryable=True) from None
+    except (OSError, RPCError) as error:
+        message = one_line(redactor.error(f"what was said cannot be reached: {error}"), 600)
+        raise ApplicationError(message, type="store_unavailable") from None

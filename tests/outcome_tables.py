@@ -286,7 +286,9 @@ async def show(client: Client, folder: Path) -> str:
         step = replies[min(number, len(replies) - 1)]
         return step if isinstance(step, Reply) else step()
 
-    model = ModelSpec(name="claude-sonnet-5-5", max_output_tokens=1_000, ceiling=16_000)
+    model = ModelSpec(
+        name="claude-sonnet-5-5", max_output_tokens=1_000, ceiling=16_000, window=200_000
+    )
     options: dict[str, Any] = {"tools": [look_up], "model": model, "silence": 2.0}
     async with open_rig(client, folder, script, limits=Limits(wall_seconds=600), **options) as rig:
         done = await asyncio.gather(

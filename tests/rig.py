@@ -27,7 +27,7 @@ from turnkeeper.artifacts import ArtifactStore, FolderStore
 from turnkeeper.client import AgentClient, AgentRunHandle
 from turnkeeper.contract import WORKFLOW
 from turnkeeper.history import Transcript
-from turnkeeper.spec import HistoryPolicy
+from turnkeeper.spec import HistoryPolicy, ModelSpec
 from turnkeeper.state import RunState
 from turnkeeper.testing import ScriptedProvider
 
@@ -153,10 +153,14 @@ async def open_rig(
     """
     task_queue = f"test-{uuid.uuid4()}"
     store = FolderStore(folder / "artifacts")
+    model = agent.pop("model", "claude-sonnet-5-5")
+    if isinstance(model, str):
+        # With its window, so that the requests of a test are those that its script answers.
+        model = ModelSpec(name=model, window=(provider or {}).get("window", 1_000_000))
     known = list(agents) or [
         Agent(
             name=AGENT,
-            model=agent.pop("model", "claude-sonnet-5-5"),
+            model=model,
             instructions=agent.pop("instructions", "You are a test."),
             tools=tools,
             limits=limits,
@@ -165,13 +169,13 @@ async def open_rig(
         )
     ]
     async with ScriptedProvider(script, fsync=False, **(provider or {})) as scripted:
-        model = AnthropicProvider(
+        anthropic = AnthropicProvider(
             api_key="test-key-0123456789", base_url=scripted.url, silence=silence
         )
         served = worker.build_worker(
             client,
             Registry(known),
-            {"anthropic": model},
+            {"anthropic": anthropic},
             store,
             worker.Settings(
                 **{
@@ -187,7 +191,7 @@ async def open_rig(
         async with served:
             made = AgentClient(client, task_queue=task_queue, store=store)
             yield Rig(made, scripted, store, task_queue)
-        await model.close()
+        await anthropic.close()
 
 
 async def until(condition: Callable[[], Any], *, timeout: float = 30) -> Any:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from turnkeeper.contract import problem_text
 from turnkeeper.errors import DefinitionError
-from turnkeeper.spec import AgentSpec, HistoryPolicy, Limits, ModelSpec, OnUnknown
+from turnkeeper.spec import AgentSpec, ContextPolicy, HistoryPolicy, Limits, ModelSpec, OnUnknown
 from turnkeeper.tools import Tool
 
 AGENT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
@@ -32,6 +32,7 @@ class Agent:
         on_invalid_call: `tell` the model about an unknown tool or invalid arguments, or `stop`.
         on_unknown: a call may or may not have taken effect: `tell` the model, `wait` until a person
             resolves it (`starter.py unknown`), or `stop` the run with `outcome_unknown`.
+        context: what is done when the conversation outgrows the model's window.
         history: when to continue as new; for tests and unusual histories.
 
     Raises:
@@ -50,6 +51,7 @@ class Agent:
         model_options: Mapping[str, Any] | None = None,
         on_invalid_call: Literal["tell", "stop"] = "tell",
         on_unknown: OnUnknown = "tell",
+        context: ContextPolicy | None = None,
         history: HistoryPolicy | None = None,
     ) -> None:
         if not AGENT_NAME.fullmatch(name):
@@ -70,6 +72,7 @@ class Agent:
                 limits=limits or Limits(),
                 on_invalid_call=on_invalid_call,
                 on_unknown=on_unknown,
+                context=context or ContextPolicy(),
                 history=history or HistoryPolicy(),
             )
         except ValidationError as error:

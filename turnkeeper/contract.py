@@ -31,6 +31,8 @@ TASK_QUEUE = "turnkeeper"
 LOAD_AGENT = "run.load_agent"
 GENERATE = "run.generate"
 SEAL = "run.seal"
+SUMMARISE = "run.summarise"
+SHORTEN = "run.shorten"
 
 STOP = "stop"
 """Update and signal, body `StopRequest`: end the run."""
@@ -234,6 +236,8 @@ class RunResult(_Inner):
     usage: Usage = Field(default_factory=Usage)
     seconds: float = 0
     transcript: Position = Field(default_factory=Position)
+    epochs: int = 1
+    """Views that the run had: each but the first began when the one before had grown too long."""
     unknown: list[UnknownCall] = Field(default_factory=list)
     """The last calls whose outcome was, or is, unknown."""
 
@@ -248,6 +252,16 @@ class CallStatus(_Inner):
     """One line, cut."""
 
 
+class ContextStatus(_Inner):
+    """How full the model's window is."""
+
+    tokens: int
+    """Of the last request and its reply, as the provider counted them."""
+    window: int
+    epoch: int
+    """From 1."""
+
+
 class RunStatus(_Inner):
     """The answer of the `status` query."""
 
@@ -259,6 +273,7 @@ class RunStatus(_Inner):
     calls: list[CallStatus] = Field(default_factory=list)
     usage: Usage = Field(default_factory=Usage)
     limits: Limits = Limits()
+    context: ContextStatus | None = None
     outcome: str | None = None
     unknown: list[UnknownCall] = Field(default_factory=list)
     """As in `RunResult`."""
@@ -278,6 +293,8 @@ class LoadAgentOutput(_Inner):
     """With the request's limits applied."""
     spec_digest: str
     """Of the whole spec, also where `spec` is only its outline."""
+    head_tokens: int = 0
+    """Of instructions and tools, estimated."""
     attributes: list[str] = Field(default_factory=list)
     """Our search attributes that this namespace has: upserting another one would wedge the run."""
     heartbeat_seconds: float = 10
@@ -370,18 +387,93 @@ class Sealed(_Inner):
     position: Position
 
 
+class Epoch(_Inner):
+    """A view that began anew: what came before is left out, or stands in its opening."""
+
+    number: int
+    artifact: str
+    """Where the opening's entries lie."""
+    opening: Position
+    """In the view, after the opening."""
+    said: Position
+    """In the transcript, where the opening was made."""
+
+
 class SealInput(_Inner):
     """What `run.seal` is asked."""
 
     position: Position
-    """Seal everything up to here."""
+    """Seal everything up to here: a place in the view."""
     sealed: Sealed | None = None
+    epoch: Epoch | None = None
+    """That the view belongs to; None is the first, whose view is the transcript."""
 
 
 class SealOutput(_Inner):
     """What `run.seal` did."""
 
     sealed: Sealed
+
+
+class Checkpoint(_Inner):
+    """A summary of the beginning of a view."""
+
+    epoch: int
+    """The number of the view's epoch; 0 is the first."""
+    entries: int
+    """How many entries of the view it covers."""
+    text: str
+
+
+class SummariseInput(_Inner):
+    """What `run.summarise` is asked."""
+
+    turn: int
+    spec_digest: str
+    base: Position
+    epoch: Epoch | None = None
+    keep_turns: int
+    """Turns at the end that are not covered."""
+    drop_thinking: bool | None = None
+
+
+class SummariseOutput(_Inner):
+    """A checkpoint, or why there is none."""
+
+    checkpoint: Checkpoint | None = None
+    problem: str | None = None
+    usage: Usage = Field(default_factory=Usage)
+    timing: Timing = Field(default_factory=Timing)
+
+
+class ShortenInput(_Inner):
+    """What `run.shorten` is asked: the opening of a new epoch."""
+
+    turn: int
+    spec_digest: str
+    base: Position
+    epoch: Epoch | None = None
+    sealed: Sealed | None = None
+    checkpoint: Checkpoint | None = None
+    room: int
+    """Bytes that the opening may have."""
+    last_resort: bool = False
+    """Leave earlier turns out also without a summary of them."""
+
+
+class ShortenOutput(_Inner):
+    """A new epoch, or None: a checkpoint is needed first."""
+
+    epoch: Epoch | None = None
+    sealed: Sealed | None = None
+    bytes: int = 0
+    """Of the opening."""
+    how: Literal["references", "summary", "recent"] | None = None
+    left_out: int = 0
+    """Entries that the new view does not have."""
+    referred: int = 0
+    """Results that became references."""
+    timing: Timing = Field(default_factory=Timing)
 
 
 def schemas() -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 History is read as a graph, not replayed: each `run.generate` that was scheduled is an edge from its
 base to base + new, each one that completed an edge on to + reply. Following the edges back from the
-wanted digest gives the entries. Replies that were discarded, attempts, resets and releases with
+wanted digest gives the entries; a view begins with its epoch's opening, the transcript goes on past
+it to where the epoch before ended. Replies that were discarded, attempts, resets and releases with
 another loop need no code here: nobody follows their edges.
 """
 
@@ -25,6 +26,8 @@ from temporalio.client import Client
 from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.contract import (
     GENERATE,
+    SHORTEN,
+    Epoch,
     ExecuteInput,
     ExecuteOutput,
     GenerateInput,
@@ -32,8 +35,11 @@ from turnkeeper.contract import (
     LoadAgentOutput,
     RunResult,
     Sealed,
+    ShortenInput,
+    ShortenOutput,
 )
 from turnkeeper.entries import Entry, Position, verify
+from turnkeeper.epoch import Opening
 from turnkeeper.errors import StateLost
 from turnkeeper.spec import AgentSpec
 from turnkeeper.state import RunState
@@ -107,8 +113,10 @@ class HistoryReader:
                 back.step(edge)
             if back.done(known):
                 return back.view(known)
+            if (epoch := graph.opened(back.at)) is not None:
+                return back.view(await self._opening(epoch))
             if started is not None and back.at == started.base:
-                return back.view(await self._sealed(started.sealed, known))
+                return back.view(await self._started(started, known))
         raise StateLost(
             f"history of {self._id} does not lead to entry {wanted.entries} "
             f"({wanted.digest[:12]}): stopped at entry {back.at.entries}"
@@ -164,15 +172,13 @@ class HistoryReader:
             await graph.take(event)
         last = graph.newest or (found.state.base if found.state else Position())
         back = _Walk(last)
-        while (edge := graph.into(back.at)) is not None:
+        while (edge := graph.into(back.at) or graph.before(back.at)) is not None:
             back.step(edge)
         if found.state is not None and back.at == found.state.base:
-            earlier: View | None = await self._sealed(found.state.sealed, None)
-        elif back.at == Position():
-            earlier = None
-        else:
+            found.entries = (await self._sealed(found.state.sealed, None)).entries
+        elif back.at != Position():
             raise StateLost(f"history of {self._id} has a gap at entry {back.at.entries}")
-        found.entries = back.view(earlier).entries
+        found.entries = [*found.entries, *back.entries()]
         answered = {e.value["call_id"] for e in found.entries if e.kind == "result"}
         found.tail = [
             t
@@ -188,8 +194,36 @@ class HistoryReader:
         except Exception:  # noqa: BLE001 - anything may have been sent, and was refused
             return _plain(one_line(p.data.decode(errors="replace"), 1_000) for p in payloads)
 
+    async def _started(self, started: _Started, known: View | None) -> View:
+        """The view that a continued run began with."""
+        if started.epoch is None:
+            return await self._sealed(started.sealed, known)
+        view = await self._opening(started.epoch)
+        view.extend(await self._said_after(started.epoch.said, started.sealed))
+        if view.position != started.base:
+            raise StateLost(f"epoch {started.epoch.number} of {self._id} is not as it was")
+        return view
+
+    async def _opening(self, epoch: Epoch) -> View:
+        """The beginning of an epoch's view."""
+        data = await self._store.get(self._id, epoch.artifact)
+        view = View(Opening.model_validate_json(data).entries)
+        if view.position != epoch.opening:
+            raise StateLost(f"artifact {epoch.artifact[:12]} is not the opening it should be")
+        return view
+
+    async def _said_after(self, place: Position, sealed: Sealed | None) -> list[Entry]:
+        """The sealed entries after a place in the transcript."""
+        entries: list[Entry] = []
+        link, end = (sealed.artifact, sealed.position) if sealed else (None, place)
+        while link is not None and end.entries > place.entries:
+            segment = Segment.model_validate_json(await self._store.get(self._id, link))
+            entries = [*segment.entries, *entries]
+            link, end = segment.previous, segment.start
+        return entries[place.entries - end.entries :]
+
     async def _sealed(self, sealed: Sealed | None, known: View | None) -> View:
-        """The view that the sealed segments hold, newest first back to what `known` holds."""
+        """The transcript that the sealed segments hold, newest first back to what `known` holds."""
         if sealed is None:
             return View()
         segments: list[Segment] = []
@@ -262,6 +296,7 @@ class _Started:
 
     base: Position
     sealed: Sealed | None
+    epoch: Epoch | None
 
 
 class _Graph:
@@ -270,6 +305,8 @@ class _Graph:
     def __init__(self, decode: Any, *, tools: bool = False) -> None:
         self._decode = decode
         self._edges: dict[Position, _Edge] = {}
+        self._epochs: dict[Position, tuple[Epoch, Position]] = {}
+        """By where their openings end: the epoch, and where the one before ended."""
         self._outputs: dict[int, Any] = {}
         self._failures: dict[int, str] = {}
         self._want_tools = tools
@@ -280,6 +317,16 @@ class _Graph:
 
     def into(self, position: Position) -> _Edge | None:
         return self._edges.get(position) if position.entries else None
+
+    def opened(self, position: Position) -> Epoch | None:
+        """The epoch whose opening ends there."""
+        found = self._epochs.get(position)
+        return found[0] if found else None
+
+    def before(self, position: Position) -> _Edge | None:
+        """From the end of an opening to the end of the epoch before: nothing was said between."""
+        found = self._epochs.get(position)
+        return _Edge(found[1], ()) if found else None
 
     async def take(self, event: HistoryEvent) -> _Started | None:
         """Note an event; answers where the run began for the start event of a continued run."""
@@ -299,7 +346,7 @@ class _Graph:
             started = event.workflow_execution_started_event_attributes
             if started.continued_execution_run_id:
                 state = await self._decode(started.input.payloads, RunState)
-                return _Started(base=state.base, sealed=state.sealed)
+                return _Started(state.base, state.sealed, state.context.epoch)
         return None
 
     async def _scheduled(self, event: HistoryEvent) -> None:
@@ -308,6 +355,8 @@ class _Graph:
         name = scheduled.activity_type.name
         if name == GENERATE:
             await self._generation(event.event_id, scheduled.input.payloads, output)
+        elif name == SHORTEN:
+            await self._shortened(scheduled.input.payloads, output)
         elif self._want_tools and not name.startswith("run."):
             self.tools.append(
                 ToolRun(
@@ -317,6 +366,12 @@ class _Graph:
                     failure=self._failures.get(event.event_id),
                 )
             )
+
+    async def _shortened(self, payloads: Any, output: Any) -> None:
+        shorter = await self._decode(output, ShortenOutput) if output else None
+        if shorter is not None and shorter.epoch is not None:
+            asked: ShortenInput = await self._decode(payloads, ShortenInput)
+            self._epochs[shorter.epoch.opening] = shorter.epoch, asked.base
 
     async def _generation(self, event_id: int, payloads: Any, output: Any) -> None:
         asked = await self._decode(payloads, GenerateInput)
@@ -351,9 +406,12 @@ class _Walk:
     def view(self, earlier: View | None) -> View:
         """The whole way, on top of a view that holds where it begins."""
         view = View(earlier.entries[: self.at.entries] if earlier is not None else ())
-        for entries in reversed(self._steps):
-            view.extend(entries)
+        view.extend(self.entries())
         return view
+
+    def entries(self) -> list[Entry]:
+        """The whole way."""
+        return [entry for step in reversed(self._steps) for entry in step]
 
 
 def _check(entries: Iterable[Entry]) -> None:

@@ -83,6 +83,8 @@ def waiting_for(state: RunState) -> str:
         return f"the agent's definition ({LOAD_AGENT})"
     if state.sealing:
         return "the artifact store"
+    if state.making_room:
+        return "a shorter view, since the conversation has outgrown the model's window"
     if state.phase is Phase.GENERATE:
         return f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
@@ -163,6 +165,10 @@ def _limits_used(state: RunState) -> list[str]:
         f"- tokens: {tokens}",
         f"- tool errors: {errors}, {row}",
     ]
+    if state.spec is not None and state.shortens is not None:
+        context = state.context
+        epoch = f", epoch {context.number + 1}" if context.number else ""
+        used.append(f"- window: {context.tokens:,} of {state.window:,} tokens{epoch}")
     return used if state.outcome else [*used, f"- time: ends by {ends}"]
 
 

@@ -36,6 +36,10 @@ MAX_INLINE_RESULT_BYTES = 24_000
 """A result text over this, as JSON, goes to the artifact store; the model sees head, tail, size
 and id."""
 
+MIN_WINDOW = 4_000
+DEFAULT_WINDOW = 200_000
+"""Tokens, for a model of which the provider does not tell."""
+
 
 class Strict(BaseModel):
     """What authors and callers write: unknown fields are refused by name, never ignored.
@@ -124,8 +128,35 @@ class ModelSpec(Strict):
     """What a reply may be long; a reply cut there is asked for again with more, up to `ceiling`."""
     ceiling: Annotated[int, Field(ge=1)] = 64_000
     """The longest reply the model itself allows, in tokens."""
+    window: Annotated[int, Field(ge=MIN_WINDOW)] | None = None
+    """Tokens that a request and its reply may have together. None: as the provider says of the
+    model when the run begins, or `DEFAULT_WINDOW` if it does not say."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed to the provider as they are, e.g. `{"thinking": {"type": "adaptive"}}`."""
+
+
+class ContextPolicy(Strict):
+    """What is done when the next request would not fit into the model's window.
+
+    Nothing is lost by it: what a view leaves out stays in the transcript and can be recalled.
+    """
+
+    mode: Literal["checkpoint", "recent", "all"] = "checkpoint"
+    """`checkpoint`: bulky results that were used become references to artifacts; if that frees too
+    little, earlier turns are summarised. `recent`: earlier turns are left out without a summary.
+    `all`: every entry is sent, and a run that no longer fits ends with `context_overflow`."""
+    keep_turns: Annotated[int, Field(ge=1, le=1_000)] = 6
+    """Last turns that stay word for word, as far as they fit."""
+    soft: Annotated[float, Field(gt=0, lt=1)] = 0.6
+    """Share of the window from which on a summary is prepared, beside the turns."""
+    frees: Annotated[float, Field(gt=0, lt=1)] = 0.25
+    """Share of the view that references to artifacts have to free, to do without a summary."""
+    bulky_bytes: Annotated[int, Field(ge=500)] = 2_000
+    """A result of at least this much text may become a reference."""
+    checkpoint_tokens: Annotated[int, Field(ge=100, le=50_000)] = 2_000
+    """What a summary may be long."""
+    summariser: ModelSpec | None = None
+    """Which model summarises; None: the agent's own, which has most of the text in its cache."""
 
 
 class HistoryPolicy(Strict):
@@ -149,6 +180,8 @@ class AgentSpec(Strict):
     """A call that may or may not have taken effect: tell the model, wait until a person resolves
     it, or end the run with `outcome_unknown`. None is a spec of before this was published: told."""
     history: HistoryPolicy = HistoryPolicy()
+    context: ContextPolicy | None = None
+    """None is a spec of before views could be shortened: every entry is sent."""
     artifact: str | None = None
     """Where the whole spec lies when it is too large for history; then instructions, descriptions
     and schemas are empty here."""

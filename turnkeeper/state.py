@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from turnkeeper.context import MAX_IN_VAIN, Context, Room
 from turnkeeper.contract import (
     GenerateOutput,
     ResolveRequest,
@@ -24,9 +25,11 @@ from turnkeeper.contract import (
 from turnkeeper.entries import Entry, Position, arguments_digest, digest_of, message, result
 from turnkeeper.parse import CUT_CALL, Parsed, ProposedCall
 from turnkeeper.spec import (
+    DEFAULT_WINDOW,
     MAX_INLINE_RESULT_BYTES,
     MAX_REPLY_RESULTS_BYTES,
     AgentSpec,
+    ContextPolicy,
     Limits,
     ToolSpec,
 )
@@ -124,7 +127,8 @@ class RunState(BaseModel):
     phase: Phase = Phase.GENERATE
     turn: int = 1
     base: Position = Field(default_factory=Position)
-    """Everything that the model has read or said."""
+    """Everything that the model has read or said in this epoch: a place in the view."""
+    context: Context = Field(default_factory=Context)
     pending: list[Entry] = Field(default_factory=list)
     """What it has not read yet."""
     sealed: Sealed | None = None
@@ -142,6 +146,8 @@ class RunState(BaseModel):
     drop_thinking: bool = False
     sealing: bool = False
     """Whether the run waits for the artifact store before it continues as new."""
+    making_room: bool = False
+    """Whether the run waits for a shorter view."""
 
     usage: Usage = Field(default_factory=Usage)
     total_calls: int = 0
@@ -169,10 +175,48 @@ class RunState(BaseModel):
     def heard(self, reply: GenerateOutput) -> None:
         """A reply came: what was pending has been read."""
         self.base = self.base.after(self.pending)
+        self.context.heard(self.pending, reply.usage)
         self.pending = []
         self.reply = reply
         self.usage = self.usage.plus(reply.usage)
         self.phase = Phase.PARSE
+
+    @property
+    def transcript(self) -> Position:
+        """Everything that was said and kept, over all epochs."""
+        return self.context.said or self.base
+
+    @property
+    def shortens(self) -> ContextPolicy | None:
+        """How the view is shortened; None if it is not."""
+        policy = self.pinned.context
+        return policy if policy is not None and policy.mode != "all" else None
+
+    @property
+    def window(self) -> int:
+        """Tokens that a request and its reply may have together."""
+        return self.pinned.model.window or DEFAULT_WINDOW
+
+    def room(self) -> Room:
+        """Whether the next request fits into the model's window."""
+        policy = self.shortens
+        if policy is None:
+            return Room.AMPLE
+        return self.context.room(
+            self.pending, output=self.output_limit, window=self.window, soft=policy.soft
+        )
+
+    def no_room(self) -> str | None:
+        """Why no room can be made any more; None if it can."""
+        if self.base.entries > 1 and self.context.shortened < MAX_IN_VAIN:
+            return None
+        asked = self.context.request_tokens(self.pending)
+        said = f"{self.context.overflow}; " if self.context.overflow else ""
+        return (
+            f"{said}the next request has about {asked} tokens (instructions and tools "
+            f"{self.context.head_tokens}) and its reply may have {self.output_limit}, but the "
+            f"window has {self.window}; the view was shortened {self.context.shortened} times"
+        )
 
     # --- PARSE ----------------------------------------------------------------------------------
 
@@ -186,6 +230,7 @@ class RunState(BaseModel):
         """Make the reply part of the conversation."""
         assert self.reply is not None
         self.base = self.base.after([self.reply.entry])
+        self.context.kept(self.reply.entry, self.reply.usage)
         self.reply, self.discarded, self.max_tokens = None, 0, 0
 
     def discard_reply(self, at_most: int = MAX_DISCARDED) -> bool:
@@ -320,7 +365,11 @@ class RunState(BaseModel):
 
     def result_bytes(self) -> int:
         """How much text of one result the model may see: shares shrink with the calls."""
-        return min(MAX_INLINE_RESULT_BYTES, MAX_REPLY_RESULTS_BYTES // max(len(self.calls), 1))
+        # As many bytes as the window has tokens: about a third of it.
+        of_reply = min(
+            MAX_REPLY_RESULTS_BYTES, self.window if self.shortens else MAX_REPLY_RESULTS_BYTES
+        )
+        return min(MAX_INLINE_RESULT_BYTES, of_reply // max(len(self.calls), 1))
 
     # --- RESUME ---------------------------------------------------------------------------------
 

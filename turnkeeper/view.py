@@ -1,7 +1,8 @@
 """The view: which entries the next request is made of. Pure.
 
 Within an epoch a view only grows, since newer models refuse a conversation whose earlier part was
-changed. Only a reply that was discarded is left out again.
+changed. Only a reply that was discarded is left out again. `turnkeeper.epoch` makes the opening of
+the next epoch, `turnkeeper.context` says when one is due.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import json
 from collections.abc import Iterable, Sequence
 
 from turnkeeper.entries import Entry, Position, chain
+
+_OBJECT_BYTES = 300
 
 
 class View:
@@ -21,7 +24,7 @@ class View:
         self.call_ids: set[str] = set()
         """Ids of all tool calls in it: a provider refuses one that comes twice."""
         self.bytes = 0
-        """Weight of the entries as JSON."""
+        """What it weighs in memory, about."""
         self.extend(entries)
 
     def extend(self, entries: Iterable[Entry]) -> None:
@@ -30,7 +33,7 @@ class View:
             self.entries.append(entry)
             self.digests.append(chain(self.digests[-1], entry))
             self.call_ids.update(call_ids(entry))
-            self.bytes += _weight(entry)
+            self.bytes += size(entry) + _OBJECT_BYTES
 
     @property
     def position(self) -> Position:
@@ -55,7 +58,7 @@ class View:
         view.call_ids, view.bytes = set(self.call_ids), self.bytes
         for entry in self.entries[position.entries :]:
             view.call_ids.difference_update(call_ids(entry))
-            view.bytes -= _weight(entry)
+            view.bytes -= size(entry) + _OBJECT_BYTES
         return view
 
 
@@ -74,5 +77,6 @@ def unanswered(entries: Sequence[Entry]) -> list[str]:
     return []
 
 
-def _weight(entry: Entry) -> int:
-    return len(json.dumps(entry.value)) + 300
+def size(entry: Entry) -> int:
+    """Characters of the entry's value as ASCII JSON: at least its bytes as a provider gets them."""
+    return len(json.dumps(entry.value))

@@ -38,6 +38,7 @@ from turnkeeper.text import clip, one_line
 from workflows import boundary, cockpit, failures, options
 from workflows.messages import Messages
 from workflows.pace import Pace
+from workflows.room import MakesRoom
 
 DRAIN_SECONDS = 10.0
 """Beside the heartbeat timeout: how long calls that were cancelled are waited for."""
@@ -49,7 +50,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(Messages):
+class AgentRun(MakesRoom, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init
@@ -115,6 +116,9 @@ class AgentRun(Messages):
         if self._is_long() and self.turns_here > 0:
             await self._continue_as_new()
             return
+        await self._make_room()
+        if state.outcome is not None or self._interrupted():
+            return
         self.turns_here += 1
         asked = GenerateInput(
             turn=state.turn,
@@ -148,6 +152,9 @@ class AgentRun(Messages):
                 state.drop_thinking = True
                 return
             state.usage = state.usage.plus(failures.lost_usage(error))
+            if failures.is_overflow(error) and state.shortens is not None:
+                state.context.overflow = failures.end_of(error, "").reason
+                return
             if state.closing:
                 # The limit was reached all the same.
                 state.end(state.closing, state.reason)
@@ -189,6 +196,10 @@ class AgentRun(Messages):
         """The reply cannot be part of the conversation: ask once more, or end."""
         state = self.state
         if parsed.decision == Decision.AGAIN and state.discard_reply():
+            return
+        overflowed = parsed.decision == Decision.OVERFLOW and state.shortens is not None
+        if overflowed and state.discard_reply():
+            state.context.overflow = parsed.reason or "the reply did not fit into the window"
             return
         if parsed.decision == Decision.NUDGE and state.discard_reply(at_most=1):
             state.pending.append(message(EMPTY_REPLY))
@@ -336,6 +347,9 @@ class AgentRun(Messages):
 
     async def _drain(self) -> None:
         """Cancel what is in flight and wait until it has ended, within a bound."""
+        if self.summary is not None:
+            self.tasks.append(self.summary)
+            self.summary = None
         for task in self.tasks:
             task.cancel()
         if self.tasks:
@@ -389,6 +403,7 @@ class AgentRun(Messages):
                 state.end(*failures.end_of(error, "state_lost"))
             return
         state.spec, state.spec_digest = loaded.spec, loaded.spec_digest
+        state.context.head_tokens = loaded.head_tokens
         state.attributes = loaded.attributes
         state.heartbeat_seconds = loaded.heartbeat_seconds
         cockpit.publish_start(state)
@@ -405,11 +420,12 @@ class AgentRun(Messages):
     async def _continue_as_new(self) -> None:
         """Seal what was said and go on in a new execution. Nothing is in flight here."""
         state = self.state
+        await self._summary_written()
         state.sealing = True
         cockpit.show(state)
         await self._alone(self._seal())
         state.sealing = False
-        sealed = state.sealed is not None and state.sealed.position == state.base
+        sealed = state.sealed is not None and state.sealed.position == state.transcript
         if self._interrupted() or not sealed:
             return
         await workflow.wait_condition(workflow.all_handlers_finished)
@@ -421,7 +437,7 @@ class AgentRun(Messages):
         try:
             sealed: SealOutput = await workflow.execute_activity(
                 contract.SEAL,
-                SealInput(position=state.base, sealed=state.sealed),
+                SealInput(position=state.base, sealed=state.sealed, epoch=state.context.epoch),
                 result_type=SealOutput,
                 **options.seal(state),
             )

@@ -120,6 +120,7 @@ def result_of(state: RunState) -> RunResult:
         errors=state.total_errors,
         usage=state.usage,
         seconds=round(workflow.now().timestamp() - state.started, 3),
-        transcript=state.base,
+        transcript=state.transcript,
+        epochs=state.context.number + 1,
         unknown=state.unknown,
     )

@@ -54,6 +54,11 @@ def needs_other_thinking(error: ActivityError) -> bool:
     return isinstance(error.cause, ApplicationError) and error.cause.type == THINKING
 
 
+def is_overflow(error: ActivityError) -> bool:
+    """Whether the provider says that the request does not fit into the model's window."""
+    return isinstance(error.cause, ApplicationError) and error.cause.type == "context_overflow"
+
+
 def end_of(error: ActivityError, otherwise: str) -> End:
     """The outcome that a failed built-in activity brings; `otherwise` when retries ran out."""
     cause = error.cause

@@ -8,7 +8,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from turnkeeper import contract
-from turnkeeper.contract import CallStatus, RunStatus
+from turnkeeper.contract import CallStatus, ContextStatus, RunStatus
 from turnkeeper.render import waiting_for
 from turnkeeper.state import RunState
 from turnkeeper.text import arguments_line, one_line
@@ -114,6 +114,15 @@ class Messages:
             ],
             usage=state.usage,
             limits=state.limits,
+            context=self._context(),
             outcome=state.outcome,
             unknown=state.unknown,
+        )
+
+    def _context(self) -> ContextStatus | None:
+        state = self.state
+        if state.spec is None:
+            return None
+        return ContextStatus(
+            tokens=state.context.tokens, window=state.window, epoch=state.context.number + 1
         )

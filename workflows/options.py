@@ -47,6 +47,35 @@ def seal(state: RunState) -> dict[str, Any]:
     }
 
 
+def summarise(state: RunState) -> dict[str, Any]:
+    """As a generation, but of a shorter reply; without a summary the run goes on, too."""
+    return {
+        "start_to_close_timeout": timedelta(minutes=10),
+        "heartbeat_timeout": timedelta(seconds=state.heartbeat_seconds),
+        "retry_policy": RetryPolicy(
+            maximum_interval=timedelta(seconds=30),
+            maximum_attempts=5,
+            non_retryable_error_types=[_TOO_LARGE],
+        ),
+        "cancellation_type": ActivityCancellationType.TRY_CANCEL,
+        "summary": f"turn {state.turn} · {state.base.entries} entries",
+    }
+
+
+def shorten(state: RunState) -> dict[str, Any]:
+    """As sealing, but the run cannot go on without it: a store may be down for ten minutes."""
+    return {
+        "start_to_close_timeout": timedelta(minutes=2),
+        "heartbeat_timeout": timedelta(seconds=state.heartbeat_seconds),
+        "retry_policy": RetryPolicy(
+            maximum_interval=timedelta(seconds=60),
+            maximum_attempts=15,
+            non_retryable_error_types=[_TOO_LARGE],
+        ),
+        "summary": f"turn {state.turn} · {state.base.entries} entries",
+    }
+
+
 def generate(state: RunState, max_tokens: int) -> dict[str, Any]:
     """Long enough for a slow reply, and retried until an outage of two minutes is over."""
     return {

@@ -93,6 +93,13 @@ class Provider(Protocol):
         """
         ...
 
+    async def window(self, model: str) -> int | None:
+        """Tokens that a request and its reply may have together, as the provider says of a model.
+
+        None: it does not say, or not now. Never raises ProviderError.
+        """
+        ...
+
     async def close(self) -> None:
         """Release connections."""
         ...

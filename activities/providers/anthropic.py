@@ -21,6 +21,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
 from activities.providers import ModelRequest, Progress, ProviderError, ProviderReply
 from activities.providers.anthropic_errors import MAX_BODY_BYTES, AnthropicErrors
 from activities.providers.anthropic_request import DIALECT, build_request, request_betas
@@ -40,7 +42,11 @@ POOL_SECONDS: Final = 30.0
 """The longest wait for a free connection."""
 WHOLE_SECONDS: Final = 600.0
 """The longest wait for a reply in one piece, of which nothing comes before it is complete."""
+MODELS_SECONDS: Final = 5.0
+"""The longest wait for what a model is."""
 _DRAIN_SECONDS: Final = 0.25
+
+log = structlog.get_logger("turnkeeper.anthropic")
 
 
 class AnthropicProvider:
@@ -110,6 +116,17 @@ class AnthropicProvider:
         finally:
             if response is not None:
                 await response.aclose()
+
+    async def window(self, model: str) -> int | None:
+        """See `Provider`; gateways may not have the endpoint."""
+        try:
+            client = await self._connected()
+            found = await client.models.retrieve(model, timeout=MODELS_SECONDS)
+            return int(found.max_input_tokens or 0) or None
+        except Exception as error:  # noqa: BLE001 - what a gateway answers may be anything
+            told = self._errors.of_exception(error)
+            log.warning("the model's window is unknown", model=model, error=str(told))
+            return None
 
     async def close(self) -> None:
         """Release connections; a later `generate` opens new ones."""

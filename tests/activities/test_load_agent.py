@@ -48,7 +48,7 @@ def made(server: Server, tmp_path: Path) -> load_agent.LoadAgent:
     """The activity with the agent `tester`."""
     client: Any = server
     agent = Agent(name="tester", model="m", instructions="i")
-    return load_agent.LoadAgent(Registry([agent]), client, FolderStore(tmp_path))
+    return load_agent.LoadAgent(Registry([agent]), client, FolderStore(tmp_path), {})
 
 
 async def loaded(made: load_agent.LoadAgent, attempt: int = 1, **asked: Any) -> LoadAgentOutput:

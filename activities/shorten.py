@@ -1,0 +1,188 @@
+"""Begin a new epoch: the opening of a shorter view, and everything said so far sealed."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import structlog
+from temporalio import activity
+
+from activities.pulse import pulse, queue_ms
+from activities.redact import Redactor
+from activities.seal import seal
+from activities.views import Views, as_failures
+from turnkeeper.artifacts import ArtifactStore
+from turnkeeper.contract import (
+    SHORTEN,
+    Epoch,
+    ShortenInput,
+    ShortenOutput,
+    Timing,
+)
+from turnkeeper.entries import Entry
+from turnkeeper.epoch import (
+    Opening,
+    bulky_results,
+    carried,
+    checkpoint_entry,
+    reference,
+    tail_from,
+    task_of,
+    used_results,
+)
+from turnkeeper.spec import ContextPolicy
+from turnkeeper.view import View, size
+
+MAX_ARTIFACTS_NAMED = 20
+"""Ids that an opening repeats of what it leaves out, the last ones."""
+_ARTIFACT = re.compile(r"\b[0-9a-f]{64}\b")
+
+_BULKY = 500
+"""Bytes of a result that becomes a reference when not even the last turns fit."""
+
+log = structlog.get_logger("turnkeeper.shorten")
+
+
+@dataclass
+class _Draft:
+    """What an opening is to be made of."""
+
+    entries: list[Entry]
+    how: Literal["references", "summary", "recent"] = "references"
+    referred: int = 0
+    left_out: list[Entry] = field(default_factory=list)
+
+
+class Shorten:
+    """The activity `run.shorten`."""
+
+    def __init__(self, views: Views, store: ArtifactStore, redactor: Redactor) -> None:
+        self._views = views
+        self._store = store
+        self._redactor = redactor
+
+    @activity.defn(name=SHORTEN)
+    async def run(self, asked: ShortenInput) -> ShortenOutput:
+        """Store an opening; storing it twice changes nothing.
+
+        Raises:
+            ApplicationError: of type `store_unavailable` to be tried again, or `state_lost`.
+        """
+        began = time.monotonic()
+        info = activity.info()
+        owner, run_id = str(info.workflow_id), str(info.workflow_run_id)
+        async with pulse(lambda: None):
+            with as_failures(self._redactor):
+                spec = await self._views.spec(owner, run_id, asked.spec_digest)
+                view, _ = await self._views.view(owner, run_id, asked.base)
+                self._views.keep(owner, view)
+                policy = spec.context or ContextPolicy()
+                draft = await self._draft(owner, policy, view.entries, asked)
+                output = await self._begin(owner, view, draft, asked) if draft else ShortenOutput()
+        output.timing = Timing(queue_ms=queue_ms(), run_ms=round((time.monotonic() - began) * 1000))
+        _log(asked, output)
+        return output
+
+    async def _draft(
+        self, owner: str, policy: ContextPolicy, entries: list[Entry], asked: ShortenInput
+    ) -> _Draft | None:
+        """The cheapest way that makes enough room; None if it needs a summary first."""
+        whole = _weight(entries)
+        used = used_results(entries, policy.bulky_bytes) if policy.mode == "checkpoint" else []
+        draft = await self._with_references(owner, entries, used)
+        after = _weight(draft.entries)
+        if after <= asked.room and whole - after >= policy.frees * whole:
+            return draft
+        covered = asked.checkpoint.entries if asked.checkpoint else 0
+        later = [i - covered for i in used if i >= covered]
+        tail = await self._with_references(owner, entries[covered:], later)
+        fits = _weight(tail.entries) <= asked.room
+        if asked.checkpoint is None or not fits:
+            newest = tail_from(entries, policy.keep_turns, whole // 2)
+            if not asked.last_resort and (asked.checkpoint is None or covered < newest):
+                return None
+            covered = max(covered, tail_from(entries, policy.keep_turns, asked.room))
+        return await self._without(owner, entries, covered, asked)
+
+    async def _without(
+        self, owner: str, entries: list[Entry], first: int, asked: ShortenInput
+    ) -> _Draft:
+        """A summary, if there is one, and the entries from `first` on."""
+        tail = entries[first:]
+        last = tail_from(tail, 1, 0)
+        bulky = [] if _weight(tail) <= asked.room else bulky_results(tail[:last], _BULKY)
+        draft = await self._with_references(owner, tail, bulky)
+        if first == 0:
+            return draft
+        draft.how = "summary" if asked.checkpoint else "recent"
+        draft.left_out = entries[:first]
+        return draft
+
+    async def _with_references(
+        self, owner: str, entries: list[Entry], bulky: Sequence[int]
+    ) -> _Draft:
+        instead = {}
+        for i in bulky:
+            text = entries[i].value["text"].encode()
+            instead[i] = reference(entries[i], await self._store.put(owner, text))
+        return _Draft(entries=carried(entries, instead), referred=len(bulky))
+
+    async def _begin(
+        self, owner: str, view: View, draft: _Draft, asked: ShortenInput
+    ) -> ShortenOutput:
+        sealed = await seal(self._store, owner, view, asked.epoch, asked.sealed)
+        assert sealed is not None
+        task = await self._task(owner, asked.epoch, view)
+        left_out = sealed.position.entries - len(draft.entries) if draft.left_out else 0
+        entries = draft.entries
+        if draft.left_out:
+            summary = asked.checkpoint.text if asked.checkpoint else None
+            named = _artifacts(draft.left_out, summary or "")
+            entries = [checkpoint_entry(task, summary, left_out, named), *entries]
+        opening = View(entries)
+        data = Opening(task=task, entries=entries).model_dump_json(exclude_none=True).encode()
+        epoch = Epoch(
+            number=asked.epoch.number + 1 if asked.epoch else 1,
+            artifact=await self._store.put(owner, data),
+            opening=opening.position,
+            said=sealed.position,
+        )
+        self._views.keep(owner, opening)
+        return ShortenOutput(
+            epoch=epoch,
+            sealed=sealed,
+            bytes=_weight(entries),
+            how=draft.how,
+            left_out=left_out,
+            referred=draft.referred,
+        )
+
+    async def _task(self, owner: str, epoch: Epoch | None, view: View) -> str:
+        if epoch is None:
+            return task_of(view.entries)
+        return Opening.model_validate_json(await self._store.get(owner, epoch.artifact)).task
+
+
+def _weight(entries: Sequence[Entry]) -> int:
+    return sum(map(size, entries))
+
+
+def _artifacts(left_out: Sequence[Entry], summary: str) -> str:
+    """Ids that stood in what is left out, and that the summary does not name."""
+    found: dict[str, None] = {}
+    for entry in left_out:
+        text = entry.value.get("text")
+        found |= dict.fromkeys(_ARTIFACT.findall(text) if isinstance(text, str) else ())
+    return ", ".join([i for i in found if i not in summary][-MAX_ARTIFACTS_NAMED:])
+
+
+def _log(asked: ShortenInput, output: ShortenOutput) -> None:
+    if output.epoch is None:
+        log.info("a summary is needed first", turn=asked.turn)
+        return
+    told = output.model_dump(include={"how", "left_out", "referred", "bytes"})
+    log.info("epoch begun", turn=asked.turn, epoch=output.epoch.number + 1, **told)

@@ -1,0 +1,229 @@
+"""A conversation that outgrows the model's window goes on in a shorter view, and loses nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.prose import prose
+from tests.restoring import RestoringRun
+from tests.rig import Rig, RigFactory
+from turnkeeper import Limits, tool
+from turnkeeper.entries import Entry, Position
+from turnkeeper.spec import ContextPolicy, HistoryPolicy
+from turnkeeper.testing import Exchange, Reply, call, status, text
+from turnkeeper.testing.provider import reply, thinking
+
+WINDOW = 20_000
+PATIENT = Limits(turns=1_000, consecutive_errors=100, repetition=100)
+SUMMARY = "## Decisions\nNone.\n## Unresolved work\nRead on.\n## Evidence\nPages were read."
+
+
+@tool(effect="read")
+def page(number: int, size: int = 2_000) -> str:
+    """Read a page of a report."""
+    return f"page {number}: {prose(number, size)}"
+
+
+def asked_for_summary(x: Exchange) -> bool:
+    """Whether the request is the runtime's own."""
+    return x.last_text.startswith("The conversation so far is about to be left out")
+
+
+def reading(
+    turns: int,
+    *,
+    size: int = 2_000,
+    says: str = "",
+    summary: Callable[[int], Reply] = lambda _: text(SUMMARY),
+    thinks: bool = False,
+) -> Callable[[Exchange], Reply]:
+    """A script that reads page after page: which one is next stands in the last result."""
+    asked = 0
+
+    def script(x: Exchange) -> Reply:
+        nonlocal asked
+        if asked_for_summary(x):
+            asked += 1
+            return summary(asked)
+        last = re.match(r"page (\d+)", x.last_results[0].text) if x.last_results else None
+        number = int(last[1]) + 1 if last else 0
+        if number >= turns:
+            return text("Read.")
+        parts = [thinking(f"Page {number} is next.")] if thinks else []
+        parts += [text(says)] if says else []
+        return reply([*parts, call("page", {"number": number, "size": size})])
+
+    return script
+
+
+async def everything(rig: Rig, turns: int) -> list[Entry]:
+    """The transcript, which holds each page once and in order."""
+    entries = (await rig.transcript()).entries
+    read = [e.value["text"] for e in entries if e.kind == "result"]
+    assert [int(re.match(r"page (\d+)", t)[1]) for t in read] == list(range(turns))  # type: ignore[index]
+    assert read[3] == page.function(3, 2_000)
+    assert Position().after(entries).entries == len(entries) == 2 * turns + 2
+    return entries
+
+
+async def held(rig: Rig) -> None:
+    """What always holds: nothing was refused, no workflow task failed."""
+    assert not rig.provider.rejections
+    assert await rig.task_failures() == 0
+    assert max(r.tokens or 0 for r in rig.provider.requests) <= WINDOW
+
+
+async def test_a_long_conversation_goes_on_from_summaries(rig: RigFactory) -> None:
+    """Three windows full: few epochs, no request too large, the whole transcript kept."""
+    async with rig(reading(100), tools=[page], limits=PATIENT, provider={"window": WINDOW}) as r:
+        result = await r.run("Read the report.")
+        assert result.outcome == "completed"
+        assert 3 <= result.epochs <= 12
+        entries = await everything(r, 100)
+        assert result.transcript == Position().after(entries)
+        await held(r)
+
+
+@pytest.mark.parametrize("thinks", [False, True], ids=["plain", "thinking"])
+async def test_the_state_and_history_suffice_for_a_shortened_run(
+    rig: RigFactory, thinks: bool
+) -> None:
+    """Restored before each step, and over many continue-as-new, it is the same run; no thinking
+    block is sent back that is bound to another view."""
+    async with rig(
+        reading(60, thinks=thinks),
+        tools=[page],
+        limits=PATIENT,
+        history=HistoryPolicy(events=60),
+        workflow=RestoringRun,
+        provider={"window": WINDOW},
+    ) as r:
+        result = await r.run("Read the report.")
+        assert result.outcome == "completed"
+        assert result.epochs > 2
+        await everything(r, 60)
+        assert len(await r.carried()) > 5
+        await held(r)
+
+
+async def test_a_shortened_view_is_found_again_by_another_worker(
+    rig: RigFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is cached: each view is read from its opening, the segments and history."""
+    monkeypatch.setattr("activities.views.Views.keep", lambda *_: None)
+    async with rig(
+        reading(40),
+        tools=[page],
+        limits=PATIENT,
+        history=HistoryPolicy(events=90),
+        provider={"window": WINDOW},
+    ) as r:
+        result = await r.run("Read the report.")
+        assert (result.outcome, result.epochs > 2) == ("completed", True)
+        await everything(r, 40)
+        await held(r)
+
+
+async def test_results_that_were_used_become_references_first(rig: RigFactory) -> None:
+    """Where that frees enough no summary is asked for, and the whole text can still be read."""
+    async with rig(
+        reading(60, says="Noted."), tools=[page], limits=PATIENT, provider={"window": WINDOW}
+    ) as r:
+        result = await r.run("Read the report.")
+        assert (result.outcome, result.epochs > 1) == ("completed", True)
+        events = await r.events()
+        kinds = [
+            e.activity_task_scheduled_event_attributes.activity_type.name
+            for e in events
+            if e.HasField("activity_task_scheduled_event_attributes")
+        ]
+        assert "run.shorten" in kinds
+        await everything(r, 60)
+        await held(r)
+
+
+BAD_SUMMARIES = {
+    "empty": lambda _: text("  "),
+    "too long": lambda _: text(SUMMARY + "x" * 20_000),
+    "no headings": lambda _: text("All is well."),
+    "a tool call": lambda _: call("page", {"number": 0}),
+    "cut": lambda _: text(SUMMARY, stop_reason="max_tokens"),
+    "refused by the provider": lambda _: status(400),
+}
+
+
+@pytest.mark.parametrize("summary", BAD_SUMMARIES.values(), ids=BAD_SUMMARIES)
+async def test_without_a_usable_summary_the_last_turns_stay(
+    rig: RigFactory, summary: Callable[[int], Reply]
+) -> None:
+    """Two tries for each epoch; then earlier turns are left out as they are, and kept."""
+    summaries = 0
+
+    def counted(number: int) -> Reply:
+        nonlocal summaries
+        summaries = number
+        return summary(number)
+
+    async with rig(
+        reading(40, summary=counted), tools=[page], limits=PATIENT, provider={"window": WINDOW}
+    ) as r:
+        result = await r.run("Read the report.")
+        assert (result.outcome, result.epochs > 1) == ("completed", True)
+        assert 2 <= summaries <= 2 * result.epochs
+        await everything(r, 40)
+        assert max(q.tokens or 0 for q in r.provider.requests) <= WINDOW
+        assert not r.provider.rejections
+
+
+async def test_recent_asks_for_no_summary(rig: RigFactory) -> None:
+    """The policy `recent` only leaves earlier turns out."""
+    summaries: list[int] = []
+
+    def counted(number: int) -> Reply:
+        summaries.append(number)
+        return text(SUMMARY)
+
+    script = reading(40, summary=counted)
+    policy = ContextPolicy(mode="recent", keep_turns=4)
+    async with rig(
+        script, tools=[page], limits=PATIENT, context=policy, provider={"window": WINDOW}
+    ) as r:
+        result = await r.run("Read the report.")
+        assert (result.outcome, result.epochs > 1, summaries) == ("completed", True, [])
+        await everything(r, 40)
+        await held(r)
+
+
+async def test_a_view_that_is_never_shortened_ends_by_name(rig: RigFactory) -> None:
+    """The policy `all`: the provider's refusal is the run's end."""
+    async with rig(
+        reading(40),
+        tools=[page],
+        limits=PATIENT,
+        context=ContextPolicy(mode="all"),
+        provider={"window": WINDOW},
+    ) as r:
+        result = await r.run("Read the report.")
+        assert (result.outcome, result.epochs) == ("context_overflow", 1)
+
+
+async def test_the_opening_holds_the_task_and_the_summary(rig: RigFactory) -> None:
+    """What was asked for is repeated word for word, in every epoch."""
+    seen: list[str] = []
+
+    def script(x: Exchange) -> Reply:
+        if not asked_for_summary(x) and x.prompt not in seen:
+            seen.append(x.prompt)
+        return inner(x)
+
+    inner = reading(80)
+    async with rig(script, tools=[page], limits=PATIENT, provider={"window": WINDOW}) as r:
+        result = await r.run("Read the report on needle 4711.")
+        assert result.epochs == len(seen) > 2
+        for number, opening in enumerate(seen[1:], 1):
+            assert "The task:\nRead the report on needle 4711." in opening, number
+            assert SUMMARY in opening
+        await held(r)
