@@ -18,7 +18,7 @@ from turnkeeper.view import size
 
 TOKENS_PER_BYTE = 1 / 3
 """Of text that was not counted yet; prose has a quarter, digits and code more."""
-LEAST_TOKENS_PER_BYTE = 1 / 8
+LEAST_TOKENS_PER_BYTE = 1 / 6
 """A provider that reports fewer is not believed: too low a count would fill the window unseen."""
 MAX_IN_VAIN = 2
 """Times in a row that room is made, or a summary asked for, without getting any further."""
@@ -77,6 +77,9 @@ class Context(BaseModel):
     def room(self, pending: list[Entry], *, output: int, window: int, soft: float) -> Room:
         """For the next request, whose reply may have `output` tokens."""
         asked = self.request_tokens(pending)
+        if not self.tokens:
+            # Nothing was counted yet: what may fit is tried.
+            asked = math.floor(asked * 0.6)
         if self.overflow or asked + output > window:
             return Room.NONE
         # With a long output the window is full earlier than its soft share says.

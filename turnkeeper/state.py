@@ -210,13 +210,16 @@ class RunState(BaseModel):
         """Why no room can be made any more; None if it can."""
         if self.base.entries > 1 and self.context.shortened < MAX_IN_VAIN:
             return None
-        asked = self.context.request_tokens(self.pending)
-        said = f"{self.context.overflow}; " if self.context.overflow else ""
-        return (
-            f"{said}the next request has about {asked} tokens (instructions and tools "
-            f"{self.context.head_tokens}) and its reply may have {self.output_limit}, but the "
-            f"window has {self.window}; the view was shortened {self.context.shortened} times"
+        context, said = self.context, self.context.overflow
+        if said and not context.shortened:
+            return said
+        sizes = (
+            f"the next request has about {context.request_tokens(self.pending)} tokens "
+            f"({context.head_tokens} of instructions and tools) and its reply may have "
+            f"{self.output_limit}, but the window has {self.window}; the view was shortened "
+            f"{context.shortened} times"
         )
+        return f"{said}; {sizes}" if said else sizes
 
     # --- PARSE ----------------------------------------------------------------------------------
 
