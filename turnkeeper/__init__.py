@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from turnkeeper.contract import RunRequest, RunResult, RunStatus
     from turnkeeper.errors import RetryTool, StopRun, ToolFailed
     from turnkeeper.probe import Landed, NotLanded, Unknown
-    from turnkeeper.spec import Limits, ModelSpec
+    from turnkeeper.spec import ContextPolicy, Limits, ModelSpec
     from turnkeeper.tools import Tool, ToolContext, tool
 
 _HOME = {
     "Agent": "agent",
     "AgentClient": "client",
+    "ContextPolicy": "spec",
     "Landed": "probe",
     "Limits": "spec",
     "ModelSpec": "spec",
@@ -40,6 +41,7 @@ _HOME = {
 __all__ = [
     "Agent",
     "AgentClient",
+    "ContextPolicy",
     "Landed",
     "Limits",
     "ModelSpec",
