@@ -18,7 +18,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from tests.faults import without
-from turnkeeper import Agent, Landed, NotLanded, ToolContext, tool
+from tests.prose import prose
+from turnkeeper import Agent, ContextPolicy, Landed, ModelSpec, NotLanded, ToolContext, tool
 from turnkeeper.ledger import create_ledger, once_per_key
 from turnkeeper.spec import HistoryPolicy
 from turnkeeper.testing import AsyncEffects, Effects
@@ -48,6 +49,12 @@ async def charge(order: str, ctx: ToolContext) -> str:
     """Charge a card under a key."""
     await _ledger().keyed("charge", ctx.idempotency_key, {"order": order})
     return f"charged {order}"
+
+
+@tool(effect="read")
+def chapter(number: int) -> str:
+    """Read a chapter."""
+    return f"chapter {number} {prose(number, 2_000)}"
 
 
 async def find_booking(ctx: ToolContext, args: Mapping[str, Any]) -> Landed | NotLanded:
@@ -144,6 +151,14 @@ asker = Agent(
     instructions="You are a test.",
     tools=[mail],
     on_unknown="wait",
+)
+reader = Agent(
+    name="reader",
+    # Small, so that a short run begins more than one epoch.
+    model=ModelSpec(name="claude-sonnet-5-5", window=6_000, max_output_tokens=1_000),
+    instructions="You are a test.",
+    tools=[chapter, charge],
+    context=ContextPolicy(keep_turns=2),
 )
 
 without.switch_off(os.environ.get("WITHOUT", ""), book)

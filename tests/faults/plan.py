@@ -10,7 +10,13 @@ from turnkeeper.testing.crash_points import POINTS, CrashPoint
 MECHANISMS = ("key", "probe", "one-attempt", "ledger", "pairing")
 """What the controls switch off, see `without.py`."""
 
-_SCENARIOS = {"probe": "doubt", "message": "asked", "ledger": "story", "artifact": "story"}
+_SCENARIOS = {
+    "probe": "doubt",
+    "message": "asked",
+    "ledger": "story",
+    "artifact": "story",
+    "epoch": "long",
+}
 _ASYNCHRONOUS = 3
 """Mutating calls before the first that runs in a process of its own, in the story."""
 _MUTATING = ("tool.polled", "tool.marked", "tool.done", "tool.completing", "tool.completed")

@@ -10,7 +10,8 @@ from typing import Any
 from temporalio.service import RPCError
 
 from turnkeeper.client import AgentRunHandle
-from turnkeeper.testing import call, reply, text
+from turnkeeper.epoch import SUMMARISE
+from turnkeeper.testing import Exchange, Reply, Script, call, reply, text
 from turnkeeper.testing.crash_rig import Meanwhile
 
 _POLL_SECONDS = 0.1
@@ -21,7 +22,7 @@ class Scenario:
     """A run: who runs it, what the model says, what a person does, whether faults change it."""
 
     agent: str
-    script: list[Any]
+    script: Script
     meanwhile: Meanwhile | None = None
     compare: bool = True
 
@@ -83,11 +84,28 @@ async def cancel(run: AgentRunHandle) -> None:
         await asyncio.sleep(_POLL_SECONDS)
 
 
+_LAST_CHAPTER = 12
+
+
+def _reads_on(exchange: Exchange) -> Reply:
+    """Chapter after chapter, and a charge: how far it got stands in the last result."""
+    if exchange.last_text.startswith(SUMMARISE[:40]):
+        return text("## Decisions\nNone.\n## Unresolved work\nRead on.\n## Evidence\nNone.")
+    last = exchange.last_results[0].text if exchange.last_results else "chapter 0"
+    if not last.startswith("chapter"):
+        return text("Done.")
+    number = int(last.split()[1]) + 1
+    if number > _LAST_CHAPTER:
+        return call("charge", {"order": "o-1"}, id="the-charge")
+    return call("chapter", {"number": number}, id=f"chapter-{number}")
+
+
 SCENARIOS = {
     "talk": Scenario("clerk", [*_talk(1), *_talk(2), _MIXED, text("Done.")]),
     "story": Scenario("clerk", [*_story(1), *_story(2), _MIXED, text("Done.")]),
     "doubt": Scenario("clerk", [*_DOUBTFUL, text("Done.")]),
     "asked": Scenario("asker", [*_UNANSWERED, text("Done.")], resolve),
+    "long": Scenario("reader", _reads_on),
     # When a cancel takes effect is not the same twice.
     "cancelled": Scenario("clerk", [_SLOW], cancel, compare=False),
 }

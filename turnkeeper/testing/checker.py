@@ -277,14 +277,17 @@ def _results_after(entries: Sequence[Entry]) -> list[str]:
 
 def _paid_once(seen: Observed) -> Problems:
     recorded = {g.turn: g.ended for g in seen.run.generations if g.end == "completed"}
-    for request in seen.requests:
-        # The provider counts the replies before a request.
+    whole = seen.run.result is None or seen.run.result.epochs == 1
+    for request in seen.requests if whole else ():
+        # The provider counts the replies before a request, which are all as long as none is left
+        # out.
         ended = recorded.get(request.turn + 1) if request.turn is not None else None
         if ended is not None and request.time > ended:
             yield None, f"turn {request.turn} was asked for again after its reply was recorded"
     # An attempt whose worker died has timed out; so has one whose worker had no time to speak.
-    logical = len(seen.run.generations)
-    lost = sum(g.attempt - 1 for g in seen.run.generations if g.before_timed_out)
+    asked = [*seen.run.generations, *seen.run.summaries]
+    logical = len(asked)
+    lost = sum(g.attempt - 1 for g in asked if g.before_timed_out)
     if len(seen.requests) > logical + max(lost, seen.lost_replies):
         found = len(seen.requests)
         yield (

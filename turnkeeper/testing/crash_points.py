@@ -50,7 +50,17 @@ _POLL_SECONDS: Final = 0.02
 _WAIT_FOR_THE_END: Final = 30.0
 
 Group = Literal[
-    "model", "task", "state", "tool", "ledger", "probe", "artifact", "end", "message", "recovery"
+    "model",
+    "task",
+    "state",
+    "tool",
+    "ledger",
+    "probe",
+    "artifact",
+    "epoch",
+    "end",
+    "message",
+    "recovery",
 ]
 
 
@@ -94,6 +104,8 @@ POINTS: Final = tuple(
         ("probe.answered", "probe", "a probe has answered, nothing follows from it yet"),
         ("artifact.before", "artifact", "before a large result is stored"),
         ("artifact.stored", "artifact", "it is stored, its reference not returned"),
+        ("shorten.before", "epoch", "before a part of a new epoch (segment, opening) is stored"),
+        ("shorten.stored", "epoch", "it is stored, the epoch not begun"),
         ("seal.before", "end", "before a segment of the transcript is stored"),
         ("seal.stored", "end", "it is stored, its reference not returned"),
         ("continue.commands", "end", "continue-as-new is decided, the server not told"),

@@ -397,7 +397,8 @@ def _put(plain: Any) -> Any:
     @functools.wraps(plain)
     async def put(*args: Any, **options: Any) -> Any:
         kind = activity.info().activity_type if activity.in_activity() else "run."
-        name = {"run.seal": "seal"}.get(kind, "" if kind.startswith("run.") else "artifact")
+        ours = {"run.seal": "seal", "run.shorten": "shorten"}
+        name = ours.get(kind, "" if kind.startswith("run.") else "artifact")
         if name:
             passing(f"{name}.before")
         artifact = await plain(*args, **options)

@@ -16,7 +16,14 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHistory
 
-from turnkeeper.contract import GENERATE, ExecuteInput, ExecuteOutput, GenerateInput, RunResult
+from turnkeeper.contract import (
+    GENERATE,
+    SUMMARISE,
+    ExecuteInput,
+    ExecuteOutput,
+    GenerateInput,
+    RunResult,
+)
 
 __all__ = [
     "RecordedCall",
@@ -81,6 +88,8 @@ class RecordedRun:
     id: str
     calls: list[RecordedCall] = field(default_factory=list)
     generations: list[RecordedGeneration] = field(default_factory=list)
+    summaries: list[RecordedActivity] = field(default_factory=list)
+    """The runtime's own requests to the model."""
     closed: Closed | None = None
     ended: float | None = None
     result: RunResult | None = None
@@ -152,6 +161,10 @@ class _Execution:
             generation = RecordedGeneration(_time(event), turn=asked.turn)
             self._activities[event.event_id] = generation
             self._run.generations.append(generation)
+        elif name == SUMMARISE:
+            summary = RecordedActivity(_time(event))
+            self._activities[event.event_id] = summary
+            self._run.summaries.append(summary)
         elif not name.startswith("run."):
             input_ = ExecuteInput.model_validate_json(payloads[0].data)
             call = RecordedCall(_time(event), input=input_)
