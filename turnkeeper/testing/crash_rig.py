@@ -57,6 +57,7 @@ STUCK_SECONDS: Final = 60.0
 """Without any progress, until a case is given up."""
 _TASK_SECONDS: Final = 2.0
 _PROFILE: Final = {"TURNKEEPER_HEARTBEAT_SECONDS": "2", "TURNKEEPER_STICKY_SECONDS": "1"}
+_LATE_SECONDS: Final = 1.5
 _POLL_SECONDS: Final = 0.05
 _LOOK_SECONDS: Final = 0.3
 _LONGEST_NAME: Final = 80
@@ -220,7 +221,8 @@ class _Site:
             async with _alongside(self._rig.meanwhile, run):
                 await self._to_the_end(run)
             statuses = [w.status for w in self._workers]
-            await asyncio.sleep(SETTLED_SECONDS)
+            # Longer than what is forgiven: what comes late has to have the time to come.
+            await asyncio.sleep(SETTLED_SECONDS + _LATE_SECONDS)
         finally:
             self._kill_the_rest()
         living = await self._living()
