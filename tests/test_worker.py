@@ -45,7 +45,7 @@ async def test_providers_are_closed_at_shutdown(client: Client, tmp_path: Path) 
 
 def test_options_have_the_defaults_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """They stand in one place."""
-    for name in ("TASK_QUEUE", "HEARTBEAT_SECONDS", "STICKY_SECONDS"):
+    for name in ("TASK_QUEUE", "HEARTBEAT_SECONDS", "STICKY_SECONDS", "CACHE_MB"):
         monkeypatch.delenv(f"TURNKEEPER_{name}", raising=False)
     options = vars(worker._parser().parse_args([]))
     settings = dataclasses.asdict(worker.Settings())
