@@ -25,6 +25,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         async def spec(self) -> AgentSpec:
             found.append(self._id)
+            await asyncio.sleep(0.001)
             return AgentSpec(
                 name="tester",
                 model=ModelSpec(name="m"),
@@ -77,8 +78,8 @@ async def test_a_spec_that_one_run_has_lost_is_read_from_another(
     spec = reader.spec
 
     async def lost(self: Any) -> AgentSpec:
-        await asyncio.sleep(0)
         if self._id == "0":
+            await asyncio.sleep(0.001)
             raise StateLost("gone")
         found: AgentSpec = await spec(self)
         return found
