@@ -103,10 +103,16 @@ endless = _reader("endless", WINDOW)
 reader = _reader("reader", 1_000_000)
 
 
+_SUMMARY = (
+    "## Decisions\nThe pages are read in order.\n## Unresolved work\nThe pages to come.\n"
+    "## Evidence\nNothing to note so far."
+)
+
+
 def reads(exchange: Exchange) -> Reply:
     """The next page, by the number of the last one: a summary may stand for all before it."""
-    if not exchange.tools:
-        return text("Pages were read in order; nothing is left open.")
+    if "## Decisions" in exchange.last_text:
+        return text(_SUMMARY)
     turns, size = int(os.environ["ENDLESS_TURNS"]), int(os.environ["ENDLESS_BYTES"])
     read = [int(n) for r in exchange.last_results for n in re.findall(r"^Page (\d+)\.", r.text)]
     number = max(read, default=0) + 1

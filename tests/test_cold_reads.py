@@ -1,4 +1,4 @@
-"""What a worker reads that does not have a run's view: newest first, and no further than it must."""
+"""What a worker reads that lacks a run's view: newest first, and no further than it must."""
 
 from __future__ import annotations
 
