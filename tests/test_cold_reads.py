@@ -29,6 +29,7 @@ class Counted:
         self.workflow_service = self
         self.read: Counter[str] = Counter()
         self._service = client.workflow_service
+        self.get_workflow_execution_history = self._service.get_workflow_execution_history
         self._store = store
 
     async def get_workflow_execution_history_reverse(self, request: Any, **options: Any) -> Any:
@@ -75,10 +76,10 @@ async def test_a_view_that_is_one_turn_behind_takes_one_small_page(
         result = await long_run(r, name)
         one = await read(r, name, result.transcript, 3)
         assert one["pages"] == 1
-        assert one["events"] <= 45
+        assert one["events"] < 60
         assert one["bytes"] < 60_000
         five = await read(r, name, result.transcript, 15)
-        assert five["bytes"] < 200_000
+        assert five["pages"] == 2
         everything = await read(r, name, result.transcript, None)
         assert everything["events"] > 15 * turns
         assert everything["bytes"] > 6_000 * turns
