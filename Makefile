@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3.12 chooses the interpreter of a new .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo crash-demo dev test crash crash-controls answers-lost random server-kills lint types imports \
+.PHONY: help demo crash-demo dev test crash crash-controls answers-lost random server-kills endless lint types imports \
 	compose-check lock lock-check set-up
 
 PYTHON ?=
@@ -43,6 +43,10 @@ random: set-up ## Kill workers of the refunds agent for ten minutes. make random
 
 server-kills: set-up ## Kill the Temporal server 20 times: what it has told its clients is kept.
 	@$(VENV_PYTHON) -m tests.faults.server_kills $(FAULTS)
+
+BENCH ?=
+endless: set-up ## Long and waiting runs at a flat cost (half an hour). make endless BENCH="--only turns".
+	@$(VENV_PYTHON) -m bench.endless $(BENCH)
 
 lint: set-up ## Style, bans on impure calls, formatting.
 	@$(VENV_PYTHON) -m ruff check .

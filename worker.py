@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from turnkeeper.artifacts import ArtifactStore
 
 HERE = Path(__file__).resolve().parent
+WORKFLOW_TASKS = 16
+"""Runs that take a step at once. They share one interpreter: with many more, as after a restart,
+each takes longer than the two seconds after which the SDK calls it hung."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,9 @@ class Settings:
     whose outcome would be unknown, and up to ten minutes for others, which are tried again."""
     blocked_seconds: float = 60
     """How long the event loop may stand still until the process ends itself; 0: for ever."""
+    cache_mb: float | None = None
+    """Megabytes for the caches of runs and of what was said in them; see `activities.memory`. By
+    default a quarter of the memory that this process may use."""
     unknown_agent_seconds: float = 8
     """How long other workers are asked for an agent that this one does not have."""
 
@@ -133,6 +139,14 @@ def _parser() -> argparse.ArgumentParser:
         f"{Settings.blocked_seconds:g}]",
     )
     parser.add_argument(
+        "--cache-mb",
+        type=_at_least(1, float),
+        default=env("TURNKEEPER_CACHE_MB"),
+        metavar="MB",
+        help="memory for runs at hand and for what was said in them, in megabytes "
+        "[TURNKEEPER_CACHE_MB, else a quarter of what the machine or container has]",
+    )
+    parser.add_argument(
         "--metrics",
         metavar="HOST:PORT",
         default=env("TURNKEEPER_METRICS"),
@@ -212,7 +226,7 @@ async def _prepare(
         ConnectionError: no Temporal server.
         ValueError: a setting.
     """
-    from activities import readiness, startup
+    from activities import memory, readiness, startup
     from activities.registry import Registry, find_agents
     from turnkeeper.artifacts import open_store
 
@@ -235,9 +249,11 @@ async def _prepare(
         sticky_seconds=float(options.sticky_seconds),
         grace_seconds=options.grace_seconds,
         blocked_seconds=float(options.blocked_seconds),
+        cache_mb=options.cache_mb,
     )
     grace = _grace(registry, settings)
     startup.warn_of_grace(grace)
+    startup.tell_caches(memory.caches(settings.cache_mb))
     made = build_worker(client, registry, providers, store, settings, redactor=redactor)
     return made, list(registry.agents), grace
 
@@ -309,7 +325,7 @@ def build_worker(
     from temporalio.worker import Worker
     from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-    from activities import neighbours
+    from activities import memory, neighbours
     from activities.execute import Execute
     from activities.generate import Generate
     from activities.load_agent import LoadAgent
@@ -324,7 +340,8 @@ def build_worker(
     settings = settings or Settings()
     grace = _grace(registry, settings)
     redactor = redactor or Redactor.from_environment()
-    views = Views(client, store)
+    caches = memory.caches(settings.cache_mb)
+    views = Views(client, store, max_bytes=caches.view_bytes, max_runs=caches.runs)
     # As many threads as slots: a call that waits for a thread would burn its own timeout.
     threads = ThreadPoolExecutor(settings.max_activities, thread_name_prefix="tool")
     runners = Runners(most=min(settings.max_activities, 16))
@@ -365,6 +382,8 @@ def build_worker(
             restrictions=SandboxRestrictions.default.with_passthrough_modules("turnkeeper")
         ),
         interceptors=[_clock()],
+        max_cached_workflows=caches.runs,
+        max_concurrent_workflow_tasks=WORKFLOW_TASKS,
         max_concurrent_activities=settings.max_activities,
         max_eager_activity_reservations_per_workflow_task=8,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_seconds),

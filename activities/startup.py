@@ -9,6 +9,7 @@ from temporalio.client import Client
 
 from activities import neighbours
 from activities.load_agent import registered_attributes
+from activities.memory import Caches
 from activities.providers import Provider
 from activities.providers.anthropic import AnthropicProvider
 from activities.redact import Redactor
@@ -92,3 +93,8 @@ def warn_of_grace(seconds: float) -> None:
             "terminationGracePeriodSeconds), or bound it by --grace-seconds: a call that is cut "
             "off may have an unknown outcome",
         )
+
+
+def tell_caches(caches: Caches) -> None:
+    """Say what is kept at hand: more runs than that are replayed when something happens to them."""
+    log.info("caches", runs=caches.runs, views_mb=round(caches.view_bytes / 1_000_000))

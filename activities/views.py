@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -20,18 +21,35 @@ from turnkeeper.text import one_line
 from turnkeeper.view import View
 
 DEFAULT_CACHE_BYTES = 256_000_000
+DEFAULT_RUNS = 1_000
+COLD_READS = 8
+"""Histories read at once: pages of one take some megabytes, and a worker that was started anew
+needs those of all its runs."""
 _SPEC_BYTES = 64_000_000
 
 
 class Views:
-    """One growing view per run, bounded by bytes; what is not here is read from history."""
+    """One growing view per run, bounded in bytes and number; what is not here is read from history.
+
+    max_bytes: of all views. max_runs: as many as workflows are cached, so that a run which waits
+    for long leaves nothing behind.
+    """
 
     def __init__(
-        self, client: Client, store: ArtifactStore, *, max_bytes: int = DEFAULT_CACHE_BYTES
+        self,
+        client: Client,
+        store: ArtifactStore,
+        *,
+        max_bytes: int = DEFAULT_CACHE_BYTES,
+        max_runs: int = DEFAULT_RUNS,
     ) -> None:
         self._client = client
         self._store = store
         self._max_bytes = max_bytes
+        self._max_runs = max_runs
+        self._cold = asyncio.Semaphore(COLD_READS)
+        self._reading: dict[str, asyncio.Event] = {}
+        """Digests of specs that are being read."""
         self._views: OrderedDict[str, View] = OrderedDict()
         self._bytes = 0
         self._specs: OrderedDict[str, tuple[AgentSpec, int]] = OrderedDict()
@@ -52,14 +70,17 @@ class Views:
             self._views.move_to_end(workflow_id)
             return known.up_to(base), "cache"
         reader = HistoryReader(self._client, self._store, workflow_id, run_id)
-        return await reader.view(base, known), "history"
+        async with self._cold:
+            return await reader.view(base, known), "history"
 
     def keep(self, workflow_id: str, view: View) -> None:
         """Remember a run's view for its next turn."""
         replaced = self._views.pop(workflow_id, None)
         self._views[workflow_id] = view
         self._bytes += view.bytes - (replaced.bytes if replaced else 0)
-        while len(self._views) > 1 and self._bytes > self._max_bytes:
+        while len(self._views) > 1 and (
+            self._bytes > self._max_bytes or len(self._views) > self._max_runs
+        ):
             self._bytes -= self._views.popitem(last=False)[1].bytes
 
     async def spec(self, workflow_id: str, run_id: str, digest: str) -> AgentSpec:
@@ -70,16 +91,25 @@ class Views:
         Raises:
             StateLost: it cannot be found again.
         """
-        if (known := self._specs.get(digest)) is not None:
-            self._specs.move_to_end(digest)
-            return known[0]
+        while (known := self._specs.get(digest)) is None:
+            if (read := self._reading.get(digest)) is None:
+                return await self._read_spec(workflow_id, run_id, digest)
+            # By another run. Should that fail, this one reads its own history.
+            await read.wait()
+        self._specs.move_to_end(digest)
+        return known[0]
+
+    async def _read_spec(self, workflow_id: str, run_id: str, digest: str) -> AgentSpec:
         reader = HistoryReader(self._client, self._store, workflow_id, run_id)
-        spec = (await reader.spec()).model_copy(update={"limits": Limits()})
-        if digest not in self._specs:
-            # Others may have read it meanwhile, and are counted.
-            size = len(spec.model_dump_json())
-            self._specs[digest] = spec, size
-            self._spec_bytes += size
+        read = self._reading[digest] = asyncio.Event()
+        try:
+            async with self._cold:
+                spec = (await reader.spec()).model_copy(update={"limits": Limits()})
+        finally:
+            del self._reading[digest]
+            read.set()
+        self._specs[digest] = spec, len(spec.model_dump_json())
+        self._spec_bytes += self._specs[digest][1]
         while len(self._specs) > 1 and self._spec_bytes > _SPEC_BYTES:
             self._spec_bytes -= self._specs.popitem(last=False)[1][1]
         return spec

@@ -113,11 +113,12 @@ class Rig:
         found = 0
         async for run in self.client.list_workflows(f'WorkflowId = "{workflow_id}"'):
             handle = self.client.get_workflow_handle(workflow_id, run_id=run.run_id)
-            found += sum([_has_failed(e) async for e in handle.fetch_history_events()])
+            found += sum([is_failed_task(e) async for e in handle.fetch_history_events()])
         return found
 
 
-def _has_failed(event: Any) -> bool:
+def is_failed_task(event: Any) -> bool:
+    """Whether an event says that a worker failed a workflow task, or that the server refused it."""
     if event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
         return False
     return event.workflow_task_failed_event_attributes.cause not in (

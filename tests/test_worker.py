@@ -13,6 +13,7 @@ from temporalio.client import Client
 
 import worker
 from activities import startup
+from activities.memory import Caches
 from activities.providers.anthropic import AnthropicProvider
 from activities.registry import Registry
 from tests.rig import RigFactory
@@ -45,13 +46,31 @@ async def test_providers_are_closed_at_shutdown(client: Client, tmp_path: Path) 
 
 def test_options_have_the_defaults_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """They stand in one place."""
-    for name in ("TASK_QUEUE", "HEARTBEAT_SECONDS", "STICKY_SECONDS"):
+    for name in ("TASK_QUEUE", "HEARTBEAT_SECONDS", "STICKY_SECONDS", "CACHE_MB"):
         monkeypatch.delenv(f"TURNKEEPER_{name}", raising=False)
     options = vars(worker._parser().parse_args([]))
     settings = dataclasses.asdict(worker.Settings())
     shared = settings.keys() & options.keys()
     assert shared == settings.keys() - {"unknown_agent_seconds"}
     assert {name: options[name] for name in shared} == {name: settings[name] for name in shared}
+
+
+@pytest.mark.parametrize(("megabytes", "runs"), [(1, 50), (1_000, 250)])
+async def test_as_many_runs_are_cached_as_the_memory_has_room_for(
+    client: Client, tmp_path: Path, megabytes: float, runs: int
+) -> None:
+    """A waiting run costs no memory but what the operator allows."""
+    settings = worker.Settings(task_queue=f"test-{uuid.uuid4()}", cache_mb=megabytes)
+    store = FolderStore(tmp_path)
+    made = worker.build_worker(client, Registry([]), {}, store, settings)
+    assert made.config()["max_cached_workflows"] == runs
+
+
+def test_what_is_cached_is_told_at_the_start() -> None:
+    """In numbers that an operator can weigh."""
+    with capture_logs() as lines:
+        startup.tell_caches(Caches(runs=250, view_bytes=500_000_000))
+    assert [(line["runs"], line["views_mb"]) for line in lines] == [(250, 500)]
 
 
 def tools_of(**timeouts: float) -> Registry:

@@ -1,13 +1,17 @@
-"""Specs that a worker keeps: shared by runs, the last used ones, within a bound."""
+"""What a worker keeps of its runs: the last used, within bounds, and read by few at once."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from activities import views
+from turnkeeper.entries import Position, message
+from turnkeeper.errors import StateLost
 from turnkeeper.spec import AgentSpec, Limits, ModelSpec
+from turnkeeper.view import View
 
 
 @pytest.fixture
@@ -21,6 +25,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         async def spec(self) -> AgentSpec:
             found.append(self._id)
+            await asyncio.sleep(0.001)
             return AgentSpec(
                 name="tester",
                 model=ModelSpec(name="m"),
@@ -55,3 +60,65 @@ async def test_the_specs_last_used_stay_within_the_bound(
     for digest in ("a", "b", "a", "c", "a", "b"):
         await kept.spec(digest, "1", digest)
     assert read == ["a", "b", "c", "b"]
+
+
+async def test_runs_that_miss_a_spec_at_once_share_one_reading(read: list[str]) -> None:
+    """After a restart all runs of an agent ask for the same."""
+    kept = made()
+    found = await asyncio.gather(*(kept.spec(str(n), "1", "digest") for n in range(50)))
+    assert read == ["0"]
+    assert all(spec is found[0] for spec in found)
+
+
+async def test_a_spec_that_one_run_has_lost_is_read_from_another(
+    read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wrong with one run's history is no other run's end."""
+    reader: Any = views.HistoryReader
+    spec = reader.spec
+
+    async def lost(self: Any) -> AgentSpec:
+        if self._id == "0":
+            await asyncio.sleep(0.001)
+            raise StateLost("gone")
+        found: AgentSpec = await spec(self)
+        return found
+
+    monkeypatch.setattr(reader, "spec", lost)
+    kept = made()
+    found = await asyncio.gather(
+        *(kept.spec(str(n), "1", "digest") for n in range(5)), return_exceptions=True
+    )
+    assert [type(x) for x in found] == [StateLost, *[AgentSpec] * 4]
+    assert read == ["1"]
+
+
+async def test_few_histories_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many runs need theirs: each takes some megabytes meanwhile."""
+    now = most = 0
+
+    class Reader:
+        def __init__(self, *_: Any) -> None: ...
+
+        async def view(self, _wanted: Position, _known: View | None) -> View:
+            nonlocal now, most
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(0.001)
+            now -= 1
+            return View()
+
+    monkeypatch.setattr(views, "HistoryReader", Reader)
+    kept = made()
+    wanted = Position(digest="d", entries=1)
+    await asyncio.gather(*(kept.view(str(n), "1", wanted) for n in range(100)))
+    assert most == views.COLD_READS
+
+
+async def test_views_are_bounded_in_number() -> None:
+    """Of runs that were not used longest nothing is left, however small they are."""
+    nothing: Any = None
+    kept = views.Views(nothing, nothing, max_runs=3)
+    for name in ("a", "b", "c", "a", "d"):
+        kept.keep(name, View([message(name)]))
+    assert list(kept._views) == ["c", "a", "d"]

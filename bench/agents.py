@@ -1,0 +1,121 @@
+"""What the benchmarks' workers serve, and the scripts that stand in for a model.
+
+The scripts run in the provider's process and are told by its environment: ENDLESS_TURNS, and
+ENDLESS_BYTES for each tool result.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from tests.prose import prose
+from turnkeeper import Agent, Limits, ModelSpec, tool
+from turnkeeper.testing import Exchange, Reply, call, reply, text
+
+_FOR_EVER = 366 * 86_400
+WINDOW = 64_000
+"""Tokens, of the endless agent's model."""
+
+
+# --- a run that waits for a person ------------------------------------------------------------
+
+
+@tool
+async def send(to: str) -> str:
+    """Send a letter."""
+    raise OSError(f"the connection was lost after the letter to {to} had been handed over")
+
+
+waiting = Agent(
+    name="waiting",
+    model="claude-sonnet-5-5",
+    instructions="Write to the customer, and say what became of it.",
+    tools=[send],
+    on_unknown="wait",
+    limits=Limits(wall_seconds=_FOR_EVER),
+)
+
+
+def waits(exchange: Exchange) -> Reply:
+    """A letter whose fate a person has to tell; then what the person said."""
+    if exchange.turn == 0:
+        said = prose(exchange.prompt, 500)
+        return reply([text(said), call("send", {"to": exchange.prompt})])
+    return text(exchange.last_results[0].text)
+
+
+@tool(effect="read")
+def look(about: str, size: int) -> str:
+    """Look something up."""
+    return prose(about, size)
+
+
+heavy = Agent(
+    name="heavy",
+    model="claude-sonnet-5-5",
+    instructions="Look everything up, and write to the customer.",
+    tools=[look, send],
+    on_unknown="wait",
+    limits=Limits(wall_seconds=_FOR_EVER),
+)
+
+
+def waits_with_much(exchange: Exchange) -> Reply:
+    """As `waits`, beside arguments and results of a megabyte, the most that a reply may have."""
+    if exchange.turn:
+        return text(exchange.last_results[-1].text)
+    asked = [
+        call("look", {"about": prose(f"{exchange.prompt} {n}", 12_000), "size": 23_500})
+        for n in range(20)
+    ]
+    return reply([*asked, call("send", {"to": prose(exchange.prompt, 240_000)})])
+
+
+# --- a run without end ------------------------------------------------------------------------
+
+
+@tool(effect="read")
+def page(number: int, size: int) -> str:
+    """Read a page of a report that has very many."""
+    return f"Page {number}. {prose(number, size)}"
+
+
+def _model(window: int) -> ModelSpec:
+    known: dict[str, Any] = {"name": "claude-sonnet-5-5", "max_output_tokens": 1_000}
+    if "window" in ModelSpec.model_fields:
+        known["window"] = window
+    return ModelSpec.model_validate(known)
+
+
+def _reader(name: str, window: int) -> Agent:
+    return Agent(
+        name=name,
+        model=_model(window),
+        instructions="Read the report page by page to its end.",
+        tools=[page],
+        limits=Limits(turns=100_000, wall_seconds=_FOR_EVER, consecutive_errors=100),
+    )
+
+
+endless = _reader("endless", WINDOW)
+reader = _reader("reader", 1_000_000)
+
+
+_SUMMARY = (
+    "## Decisions\nThe pages are read in order.\n## Unresolved work\nThe pages to come.\n"
+    "## Evidence\nNothing to note so far."
+)
+
+
+def reads(exchange: Exchange) -> Reply:
+    """The next page, by the number of the last one: a summary may stand for all before it."""
+    if "## Decisions" in exchange.last_text:
+        return text(_SUMMARY)
+    turns, size = int(os.environ["ENDLESS_TURNS"]), int(os.environ["ENDLESS_BYTES"])
+    read = [int(n) for r in exchange.last_results for n in re.findall(r"^Page (\d+)\.", r.text)]
+    number = max(read, default=0) + 1
+    if number >= turns:
+        return text(f"All {number} pages are read.")
+    return reply([text(f"On to page {number}."), call("page", {"number": number, "size": size})])

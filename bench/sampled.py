@@ -1,0 +1,55 @@
+"""A worker that says how much memory it takes: `worker.py`, and on SIGUSR1 a line of JSON.
+
+    BENCH_SAMPLES=samples.jsonl python -m bench.sampled --agents bench.agents
+
+takes the options of `worker.py`. Each line is written after a full garbage collection, in bytes:
+`pss` (what the process alone accounts for, shared pages divided), `rss`, and `peak`, the largest
+`rss` since the start.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import worker
+
+_KILOBYTE = 1_024
+
+
+def memory() -> dict[str, int]:
+    """Of this process, from the operating system."""
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    status = Path("/proc/self/status").read_text()
+    return {
+        "pss": _kilobytes(rollup, "Pss") * _KILOBYTE,
+        "rss": _kilobytes(status, "VmRSS") * _KILOBYTE,
+        "peak": _kilobytes(status, "VmHWM") * _KILOBYTE,
+    }
+
+
+def _kilobytes(text: str, name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
+    if found is None:
+        raise ValueError(f"/proc does not tell {name}")
+    return int(found[1])
+
+
+def _sample(_number: int, _frame: object) -> None:
+    gc.collect()
+    with Path(os.environ["BENCH_SAMPLES"]).open("a") as samples:
+        samples.write(json.dumps(memory()) + "\n")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGUSR1, _sample)
+    status = worker.main()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    # As worker.py does, and for its reason.
+    os._exit(status)

@@ -1,0 +1,267 @@
+"""What a run that waits costs: memory while it is at hand and once it is evicted, events, and a
+restart that has a message for each.
+
+    python -m bench.waiting [--runs 1000]
+
+Method. Server, scripted provider and worker are processes of their own. Each run makes one call
+whose outcome nobody knows and waits for a person. Memory is the worker's PSS after a garbage
+collection, as the operating system counts it: the growth over `--runs` further runs, divided by
+their number, once with a cache that holds them all and once with the smallest cache there is, so
+that all but a few are evicted. Both begin after some runs that are not counted.
+
+Then all workers are stopped, a message is sent to each of the first batch, and a worker with its
+default cache is started: how long until every run has ended with what its message says, and the
+largest memory of that worker meanwhile. The histories say whether a workflow task failed, and
+whether a run that waited had an event added in the meantime. An hour of virtual time is waited by
+`--virtual` runs on a server that skips time: only the clock differs there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from temporalio.testing import WorkflowEnvironment
+
+from activities.memory import MIN_RUNS
+from bench.agents import send, waits
+from bench.histories import executions
+from bench.place import Memory, Place, SampledWorker, opened
+from bench.report import RESULTS, Check, Report
+from tests.rig import open_rig, until
+from turnkeeper import Limits
+from turnkeeper.contract import RESOLVE
+from turnkeeper.converter import data_converter
+from turnkeeper.outside import UnknownOutcome
+from turnkeeper.testing.embedded import dev_server_arguments, find_temporal
+
+CACHED_BYTES, EVICTED_BYTES = 300_000, 5_000
+_AT_ONCE = 20
+_WARM = 2 * MIN_RUNS
+"""Runs before those that are counted: more than the smallest cache holds."""
+_PATIENCE_SECONDS = 900.0
+_T = TypeVar("_T")
+
+
+async def measure(place: Place, report: Report, runs: int) -> None:
+    """Cached, evicted, restarted."""
+    largest = 4 * (runs + _WARM)
+    async with serving(place, "--cache-mb", str(largest)) as worker:
+        cached = await growth(place, worker, "cached", runs)
+    report.checks.append(Check("memory of a cached run", cached, most=CACHED_BYTES, unit="bytes"))
+    before = await lengths(place, "cached", runs)
+    async with serving(place, "--cache-mb", "1") as worker:
+        evicted = await growth(place, worker, "evicted", runs)
+    report.checks.append(
+        Check("memory of an evicted run", evicted, most=EVICTED_BYTES, unit="bytes")
+    )
+    after = await lengths(place, "cached", runs)
+    added = sum(after[name] - length for name, length in before.items())
+    report.checks.append(Check("events added to runs that waited meanwhile", added, most=0))
+    await restarted(place, report, runs)
+
+
+@contextlib.asynccontextmanager
+async def serving(place: Place, *options: str) -> AsyncIterator[SampledWorker]:
+    """A worker that is stopped in the end, and has to end cleanly."""
+    worker = await place.worker(*options)
+    yield worker
+    await place.stop(worker)
+
+
+async def growth(place: Place, worker: SampledWorker, name: str, runs: int) -> float:
+    """Bytes that a worker takes more for each of so many runs."""
+    await begin(place, f"{name}-warm", _WARM)
+    start = await worker.memory()
+    began = time.monotonic()
+    await begin(place, name, runs)
+    end = await worker.memory()
+    took = time.monotonic() - began
+    print(
+        f"  {name}: {runs} runs wait after {took:.0f} s, {_mb(start.pss)} -> {_mb(end.pss)}",
+        flush=True,
+    )
+    return (end.pss - start.pss) / runs
+
+
+async def begin(place: Place, name: str, runs: int, *, agent: str = "waiting") -> None:
+    """Start runs, and wait until each waits for a person."""
+
+    async def start(number: int) -> None:
+        await place.agents.start(agent, f"customer {name} {number}", id=f"{name}-{number:05}")
+
+    await _each(range(runs), start)
+    await _until_counted(place, f"{_batch(name)} AND TurnkeeperStatus = 'waiting'", runs)
+
+
+async def lengths(place: Place, name: str, runs: int) -> dict[str, int]:
+    """Events of each run of a batch, by its id."""
+
+    async def length(number: int) -> tuple[str, int]:
+        run = f"{name}-{number:05}"
+        described = await place.client.get_workflow_handle(run).describe()
+        return run, described.raw_description.workflow_execution_info.history_length
+
+    return dict(await _each(range(runs), length))
+
+
+async def restarted(place: Place, report: Report, runs: int) -> None:
+    """A message to every waiting run while no worker is up; then one starts."""
+    waiting = place.agents.unknown_calls(_batch("cached"), waiting_only=True, limit=2 * runs)
+    found = [outcome async for outcome in waiting]
+    told = [outcome.id for outcome in found]
+
+    async def tell(outcome: UnknownOutcome) -> None:
+        body = {"landed": True, "result": f"message to {outcome.id}"}
+        handle = place.client.get_workflow_handle(outcome.id)
+        await handle.signal(RESOLVE, {"call_id": outcome.call.call_id, **body})
+
+    await _each(found, tell)
+    began = time.monotonic()
+    async with serving(place) as worker:
+        ready = await worker.memory()
+        await _until_counted(place, f"{_batch('cached')} AND TurnkeeperStatus = 'ended'", runs)
+        took = time.monotonic() - began
+        answered = await _each(told, lambda run: _answered(place, run))
+        memory = await worker.memory()
+    _tell_restart(report, took, ready, memory)
+    report.checks += [
+        Check("runs that had a message", len(told), least=runs),
+        Check("of them answered", sum(answered), least=runs),
+        Check("failed workflow tasks", await failed(place, told), most=0),
+    ]
+
+
+def _tell_restart(report: Report, took: float, ready: Memory, memory: Memory) -> None:
+    report.checks += [
+        Check("restart until every message is answered", round(took, 1), unit="s"),
+        Check("worker, as it took its first run", ready.rss, unit="bytes"),
+        Check("peak of the worker meanwhile", memory.peak, unit="bytes"),
+        Check("worker afterwards", memory.rss, unit="bytes"),
+    ]
+
+
+async def _answered(place: Place, run: str) -> bool:
+    result = await place.agents.result(run, check=False, timeout=60)
+    return result.outcome == "completed" and result.answer == f"message to {run}"
+
+
+async def failed(place: Place, runs: Sequence[str]) -> int:
+    """Workflow tasks that failed in any of the runs."""
+
+    async def count(run: str) -> int:
+        return sum(e.failed_tasks for e in await executions(place.client, run))
+
+    return sum(await _each(runs, count))
+
+
+async def idle(folder: Path, report: Report, runs: int) -> None:
+    """Events that an hour of virtual time adds."""
+    environment = await WorkflowEnvironment.start_time_skipping_v2(
+        data_converter=data_converter,
+        dev_server_existing_path=find_temporal(),
+        dev_server_extra_args=dev_server_arguments(time_skipping=True),
+        dev_server_log_level="error",
+    )
+    with environment.with_time_skipping_disabled():
+        async with (
+            environment,
+            open_rig(
+                environment.client,
+                folder,
+                waits,
+                tools=[send],
+                on_unknown="wait",
+                limits=Limits(wall_seconds=7_200),
+            ) as rig,
+        ):
+            handles = [await rig.start(f"customer {n}") for n in range(runs)]
+            added = 0
+            for run in handles:
+                await until(lambda run=run: _waits(run))
+                before = len(await rig.events(run.id))
+                handle = environment.client.get_workflow_handle(run.id)
+                if not await environment.fast_forward(handle, timedelta(hours=1)):
+                    raise RuntimeError(f"{run.id} ended while it waited")
+                added += len(added_by_the_run((await rig.events(run.id))[before:]))
+    report.checks.append(Check(f"events that {runs} runs add in a virtual hour", added, most=0))
+
+
+async def _waits(run: Any) -> bool:
+    status = await run.status()
+    return any(u.status == "waiting" for u in status.unknown)
+
+
+def added_by_the_run(events: Sequence[Any]) -> list[Any]:
+    """Without those by which a server that skips time notes that it did."""
+    names = (
+        "workflow_execution_options_updated_event_attributes",
+        "workflow_execution_time_skipping_transitioned_event_attributes",
+    )
+    return [e for e in events if not any(map(e.HasField, names))]
+
+
+async def _until_counted(place: Place, query: str, wanted: int) -> None:
+    async def reached() -> bool:
+        # The list of runs is not asked more often than a person would.
+        await asyncio.sleep(0.3)
+        return (await place.client.count_workflows(query)).count >= wanted
+
+    await until(reached, timeout=_PATIENCE_SECONDS)
+
+
+def _batch(name: str) -> str:
+    return f"WorkflowId STARTS_WITH '{name}-0'"
+
+
+async def _each(items: Iterable[Any], act: Callable[[Any], Awaitable[_T]]) -> list[_T]:
+    """Some at a time."""
+    found: list[_T] = []
+    remaining = iter(items)
+    while some := list(itertools.islice(remaining, _AT_ONCE)):
+        found += await asyncio.gather(*map(act, some))
+    return found
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:.0f} MB"
+
+
+async def case(folder: Path, *, runs: int = 1_000, virtual: int = 20) -> Report:
+    """All of it."""
+    report = Report("waiting", {"runs": runs, "virtual": virtual})
+    async with opened(folder, "bench.agents:waits") as place:
+        await measure(place, report, runs)
+    await idle(folder, report, virtual)
+    return report
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table and keep it; 1 if a bound does not hold."""
+    import structlog
+
+    parser = argparse.ArgumentParser(prog="python -m bench.waiting", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--runs", type=int, default=1_000, metavar="N")
+    parser.add_argument("--virtual", type=int, default=20, metavar="N")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
+    options = parser.parse_args(argv)
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    with tempfile.TemporaryDirectory(prefix="waiting-") as folder:
+        report = asyncio.run(case(Path(folder), runs=options.runs, virtual=options.virtual))
+    report.show()
+    report.write(options.results)
+    return 0 if report.holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
