@@ -159,7 +159,9 @@ def _add_unknown(commands: Any) -> None:
         "unknown:unknown",
         "List tool calls that may or may not have taken effect, over all runs; or settle one.",
     )
-    parser.add_argument("run", nargs="?", metavar="RUN", help="the id of a run that waits")
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="the id of a run; alone, its calls are listed"
+    )
     parser.add_argument("call", nargs="?", metavar="CALL", help="the id of the call to settle")
     verdict = parser.add_mutually_exclusive_group()
     verdict.add_argument(

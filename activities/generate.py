@@ -12,9 +12,10 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.providers import ModelRequest, Progress, Provider, ProviderError
-from activities.providers.admission import Admitted, admit_reply
+from activities.providers.admission import UNDIAGNOSED, Admitted, admit_reply
 from activities.pulse import pulse, queue_ms
 from activities.redact import Redactor
+from activities.token_metrics import InputTokens
 from activities.views import Views, as_failures
 from turnkeeper.contract import GENERATE, GenerateInput, GenerateOutput, Timing, Usage
 from turnkeeper.spec import AgentSpec
@@ -55,6 +56,7 @@ class Generate:
         self._views = views
         self._providers = providers
         self._redactor = redactor
+        self._input_tokens = InputTokens()
 
     @activity.defn(name=GENERATE)
     async def run(self, asked: GenerateInput) -> GenerateOutput:
@@ -70,8 +72,11 @@ class Generate:
             spec, view, source = await self._read(asked)
             view.extend(asked.new)
             admitted = await self._ask(spec, view, asked, progress, past)
+        workflow_id, position = str(activity.info().workflow_id), view.position
         view.extend([admitted.entry])
-        self._views.keep(str(activity.info().workflow_id), view)
+        self._views.keep(workflow_id, view)
+        self._views.remember_reply(workflow_id, position, admitted.message_id)
+        self._input_tokens.count(spec, admitted.usage)
         timing = Timing(
             queue_ms=queue_ms(),
             first_token_ms=progress.first_token_ms,
@@ -81,6 +86,7 @@ class Generate:
             view=source,
         )
         _log_reply(asked, admitted, timing)
+        _log_cache_miss(asked, admitted)
         return GenerateOutput(
             entry=admitted.entry,
             stop_reason=admitted.stop_reason,
@@ -122,6 +128,9 @@ class Generate:
             answer_only=bool(asked.answer_only),
             drop_thinking=bool(asked.drop_thinking),
             stream=not past.whole,
+            previous_message_id=self._views.previous_message_id(
+                str(activity.info().workflow_id), view
+            ),
         )
         try:
             reply = await self._provider(spec).generate(request, progress)
@@ -203,3 +212,13 @@ def _log_reply(asked: GenerateInput, admitted: Admitted, timing: Timing) -> None
         **admitted.usage.model_dump(exclude_defaults=True),
         **timing.model_dump(exclude_none=True),
     )
+
+
+def _log_cache_miss(asked: GenerateInput, admitted: Admitted) -> None:
+    miss = admitted.cache_miss
+    if miss is None:
+        return
+    if miss.reason in UNDIAGNOSED:
+        log.info("cache not diagnosed", turn=asked.turn, reason=miss.reason)
+    else:
+        log.warning("cache miss", turn=asked.turn, reason=miss.reason, missed_tokens=miss.tokens)

@@ -52,6 +52,8 @@ class Views:
         """Digests of specs that are being read."""
         self._views: OrderedDict[str, View] = OrderedDict()
         self._bytes = 0
+        self._answered: dict[str, tuple[Position, str]] = {}
+        """Of views that are kept: up to where the model last read, and the id of its reply."""
         self._specs: OrderedDict[str, tuple[AgentSpec, int]] = OrderedDict()
         self._spec_bytes = 0
 
@@ -81,7 +83,21 @@ class Views:
         while len(self._views) > 1 and (
             self._bytes > self._max_bytes or len(self._views) > self._max_runs
         ):
-            self._bytes -= self._views.popitem(last=False)[1].bytes
+            dropped, gone = self._views.popitem(last=False)
+            self._bytes -= gone.bytes
+            self._answered.pop(dropped, None)
+
+    def remember_reply(self, workflow_id: str, asked: Position, message_id: str | None) -> None:
+        """Remember the provider's id of the reply to a request that ended at `asked`."""
+        self._answered.pop(workflow_id, None)
+        if message_id is not None and workflow_id in self._views:
+            self._answered[workflow_id] = asked, message_id
+
+    def previous_message_id(self, workflow_id: str, view: View) -> str | None:
+        """The provider's id of the reply to an earlier request that `view` continues, if this
+        worker has it."""
+        asked, message_id = self._answered.get(workflow_id, (None, None))
+        return message_id if asked is not None and view.holds(asked) else None
 
     async def spec(self, workflow_id: str, run_id: str, digest: str) -> AgentSpec:
         """What the run's requests are made of: its pinned spec, but without its limits.

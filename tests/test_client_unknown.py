@@ -143,7 +143,7 @@ async def test_calls_are_listed_over_all_runs(rig: RigFactory) -> None:
         by_run = {o.id: o for o in found}
         assert set(by_run) == {waiting.id, told.id}
         one = by_run[waiting.id]
-        assert (one.agent, one.status, one.run_id) == ("tester", "running", waiting.run_id)
+        assert (one.agent, one.status, one.run_id) == ("tester", "waiting", waiting.run_id)
         assert (one.call.call_id, one.call.tool, one.call.status) == ("c1", "send", "waiting")
         assert one.call.arguments == 'to="ann"'
         assert len(one.call.key) == 32

@@ -88,14 +88,14 @@ def test_the_card_says_what_the_run_waits_for_and_how_to_stop_it() -> None:
         turn=2,
         calls=[call_of()],
         lines=[Line(turn=1, text="I look it up")],
-        usage=Usage(input_tokens=1_200, output_tokens=34),
+        usage=Usage(input_tokens=200, cache_read_tokens=1_000, output_tokens=34),
     )
     card = run_card(state, "finance-1")
     assert "**EXECUTE**" in card
     assert "waiting for results of search" in card
     assert '`search q="annual revenue 2025"`' in card
     assert "- turns: 2 of 50" in card
-    assert "- tokens: 1,234" in card
+    assert "- tokens: 1,234, 83% of input cached\n" in card
     assert "- turn 1: I look it up" in card
     assert "`starter.py stop finance-1 --reason ...`" in card
 
@@ -194,6 +194,15 @@ def test_estimated_tokens_are_marked() -> None:
     """What was charged for a reply that was cut off is a guess, and shown as one."""
     usage = Usage(input_tokens=100, output_tokens=20, estimated_tokens=30)
     assert usage_text(usage) == "150 tokens (50 out, 30 estimated)"
+
+
+def test_the_share_of_the_cache_is_that_of_the_input() -> None:
+    """Written tokens were not read from it; without any nothing is said."""
+    usage = Usage(input_tokens=100, cache_read_tokens=600, cache_write_tokens=100, output_tokens=50)
+    assert usage.cache_share == 0.75
+    assert usage_text(usage) == "850 tokens (50 out, 75% of input cached)"
+    assert Usage().cache_share == 0
+    assert usage_text(Usage(input_tokens=100)) == "100 tokens (0 out)"
 
 
 @given(TEXT)

@@ -65,6 +65,7 @@ from turnkeeper.outside import (
     agent_of,
     earlier_request,
     has_attribute,
+    outcomes_of,
     result_of_failure,
     retried,
     status_by_history,
@@ -396,10 +397,22 @@ class AgentClient:
             raise readable(error, "", self.client) from error
         narrowed = f"TurnkeeperUnknown IN ({states})" if searchable else ""
         async for execution in self._executions(query, narrowed, limit=limit):
-            for call in reversed(await unknown_of(execution)):
-                if call.status == "waiting" or (call.status == "open" and not waiting_only):
-                    agent = await agent_of(self.client, execution)
-                    yield UnknownOutcome.of(execution, agent, call)
+            for outcome in await outcomes_of(self.client, execution):
+                status = outcome.call.status
+                if status == "waiting" or (status == "open" and not waiting_only):
+                    yield outcome
+
+    async def unknown_calls_of(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+    ) -> list[UnknownOutcome]:
+        """The last calls of one run whose outcome was, or is, unknown, the newest first; also those
+        that were settled. Needs no worker.
+
+        Raises:
+            LookupError: there is no such run.
+        """
+        return await outcomes_of(self.client, await self._describe(id))
 
     # --- inside ---------------------------------------------------------------------------------
 

@@ -195,6 +195,12 @@ class Usage(_Inner):
             + self.estimated_tokens
         )
 
+    @property
+    def cache_share(self) -> float:
+        """The part of all input tokens that was read from the cache, 0 to 1."""
+        read = self.cache_read_tokens + self.cache_write_tokens + self.input_tokens
+        return self.cache_read_tokens / read if read else 0.0
+
     def plus(self, other: Usage) -> Usage:
         """The sum of both."""
         return Usage(**{f: getattr(self, f) + getattr(other, f) for f in Usage.model_fields})
@@ -234,6 +240,8 @@ class RunResult(_Inner):
     calls: int = 0
     errors: int = 0
     usage: Usage = Field(default_factory=Usage)
+    cache_share: float = 0
+    """The part of all input tokens that was read from the provider's prompt cache, 0 to 1."""
     seconds: float = 0
     transcript: Position = Field(default_factory=Position)
     epochs: int = 1

@@ -58,6 +58,9 @@ _END_EVENTS = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: "timed out",
 }
 
+_NOT_DONE = ("RetryTool", "ToolNotHere")
+"""Types of a call's failure that is sure to have changed nothing."""
+
 _M = TypeVar("_M", bound=BaseModel)
 
 _Told = list[tuple[str, int, str] | tuple[str, int, str, str]]
@@ -130,6 +133,7 @@ class _Begun:
     name: str
     turn: int
     attempt: int = 1
+    mutates: bool = False
 
 
 class _Narrator:
@@ -193,7 +197,8 @@ class _Narrator:
             return []
         called = await self._read(scheduled.input.payloads, ExecuteInput)
         self._ran.add(called.call_id)
-        self._begun[event.event_id].turn = called.turn
+        begun = self._begun[event.event_id]
+        begun.turn, begun.mutates = called.turn, called.effect != "read"
         line = f"{called.tool} {arguments_line(called.arguments, _SAID)}"
         return [("EXECUTE", called.turn, line)]
 
@@ -247,7 +252,10 @@ class _Narrator:
             return []
         phase = {GENERATE: "GENERATE", LOAD_AGENT: "START", SEAL: "RESUME"}
         failure = failed.failure if failed.scheduled_event_id else timed_out.failure
-        text = f"{begun.name} failed: {_why(failure)}{_again(begun)}"
+        # Said first: a long reason is cut.
+        unsure = begun.mutates and failure.application_failure_info.type not in _NOT_DONE
+        named = f"outcome unknown: {begun.name}" if unsure else f"{begun.name} failed"
+        text = f"{named}: {_why(failure)}{_again(begun)}"
         return [(phase.get(begun.name, "EXECUTE"), begun.turn, text)]
 
     # --- the run --------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ __all__ = [
     "attribute",
     "earlier_request",
     "has_attribute",
+    "outcomes_of",
     "pending_line",
     "result_of_failure",
     "retried",
@@ -73,6 +74,8 @@ class RunSummary:
     tokens: int | None
     started: datetime
     closed: datetime | None
+    waiting_for: str = ""
+    """Of a run that waits for a person: what for, in words."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +86,8 @@ class UnknownOutcome:
     run_id: str
     agent: str
     status: str
-    """The run's: as in `RunSummary`, but `running` also while it waits."""
+    """The run's, as in `RunSummary`."""
     call: UnknownCall
-
-    @classmethod
-    def of(cls, execution: WorkflowExecution, agent: str, call: UnknownCall) -> UnknownOutcome:
-        """A call of a run."""
-        status = (execution.status or WorkflowExecutionStatus.RUNNING).name.lower()
-        return cls(execution.id, execution.run_id, agent, status, call)
 
 
 def result_of_failure(cause: BaseException) -> RunResult:
@@ -233,18 +230,44 @@ async def summary_of(
         ended = await result_of(execution)
         if ended is not None:
             outcome, turns, tokens = ended.outcome, ended.turns, ended.usage.total
-    waits = any(c.status == "waiting" for c in await unknown_of(execution))
+    waiting = [c for c in await unknown_of(execution) if c.status == "waiting"]
+    if waiting:
+        # Search attributes tell them at the end alone; they stand still while a run waits.
+        turns = await _published_count(execution, "turns") or turns
+        tokens = await _published_count(execution, "tokens") or tokens
     return RunSummary(
         id=execution.id,
         run_id=execution.run_id,
         agent=await agent_of(client, execution),
-        status="waiting" if waits else status.name.lower(),
+        status="waiting" if waiting else status.name.lower(),
         outcome=outcome or None,
         turns=turns,
         tokens=tokens,
         started=execution.start_time,
         closed=execution.close_time,
+        waiting_for=person_awaited(waiting) if waiting else "",
     )
+
+
+async def _published_count(execution: WorkflowExecution, name: str) -> int | None:
+    # Any program may have written the memo.
+    count = await execution.memo_value(name, None)
+    return count if type(count) is int else None
+
+
+async def outcomes_of(client: Client, execution: WorkflowExecution) -> list[UnknownOutcome]:
+    """The calls of a run whose outcome was, or is, unknown: the newest first."""
+    calls = await unknown_of(execution)
+    if not calls:
+        return []
+    agent = await agent_of(client, execution)
+    status = (execution.status or WorkflowExecutionStatus.RUNNING).name.lower()
+    if any(c.status == "waiting" for c in calls):
+        status = "waiting"
+    return [
+        UnknownOutcome(execution.id, execution.run_id, agent, status, call)
+        for call in reversed(calls)
+    ]
 
 
 async def unknown_of(execution: WorkflowExecution) -> list[UnknownCall]:

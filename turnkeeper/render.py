@@ -103,12 +103,12 @@ def person_awaited(waiting: Sequence[Call | UnknownCall]) -> str:
     return f"a person to say whether {asked} took effect"
 
 
-def settling(run_id: str, call_id: str) -> str:
+def settling(run_id: str, call_id: str, *, landed: bool) -> str:
     """The arguments of `starter.py` that settle a call, for a shell."""
-    ids = f"{_word(run_id)} {_word(call_id)}"
+    ids, verdict = f"{_word(run_id)} {_word(call_id)}", "--landed" if landed else "--not-landed"
     # One that begins with a dash would be taken for an option.
     dashed = run_id.startswith("-") or call_id.startswith("-")
-    return f"unknown --landed -- {ids}" if dashed else f"unknown {ids} --landed"
+    return f"unknown {verdict} -- {ids}" if dashed else f"unknown {ids} {verdict}"
 
 
 def _unknown(state: RunState, workflow_id: str) -> str:
@@ -120,10 +120,14 @@ def _unknown(state: RunState, workflow_id: str) -> str:
     ]
     if waiting := [u for u in state.unknown if u.status == "waiting"]:
         call_id = waiting[0].call_id
-        command = _code(f"starter.py {settling(workflow_id, call_id)}", 600)
+        landed, not_landed = (
+            _code(f"starter.py {settling(workflow_id, call_id, landed=verdict)}", 600)
+            for verdict in (True, False)
+        )
         body = _code(json.dumps({"call_id": call_id, "landed": True, "result": "..."}), 400)
         rows.append(
-            f"\nTo settle it: {command} (or `--not-landed`), or the update `resolve` with {body}."
+            f"\nTo settle it, if it took effect: {landed}; if it did not: {not_landed}; "
+            f"or the update `resolve` with {body}."
         )
     return "**Outcome unknown**\n\n" + "\n".join(rows)
 
@@ -156,6 +160,7 @@ def _limits_used(state: RunState) -> list[str]:
     limits = state.limits
     ends = datetime.fromtimestamp(state.deadline, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     tokens = f"{state.usage.total:,}" + (f" of {limits.tokens:,}" if limits.tokens else "")
+    tokens += _cached(state.usage)
     errors = f"{state.total_errors} of {_count(state.total_calls, 'call')}"
     row = f"{_in_a_row(state.recent)} of {limits.consecutive_errors} in a row"
     used = [
@@ -298,10 +303,14 @@ def unknown_line(call: UnknownCall) -> str:
 
 
 def usage_text(usage: Usage) -> str:
-    """Token counts in a few words: `1,234 tokens (56 out)`, or `(56 out, 20 estimated)`."""
+    """Token counts in a few words: `1,234 tokens (56 out, 20 estimated, 87% of input cached)`."""
     out = usage.output_tokens + usage.estimated_tokens
     guess = f", {usage.estimated_tokens:,} estimated" if usage.estimated_tokens else ""
-    return f"{usage.total:,} tokens ({out:,} out{guess})"
+    return f"{usage.total:,} tokens ({out:,} out{guess}{_cached(usage)})"
+
+
+def _cached(usage: Usage) -> str:
+    return f", {usage.cache_share:.0%} of input cached" if usage.cache_read_tokens else ""
 
 
 def step_line(turn: str, phase: str, text: str, *, colour: bool, width: int) -> str:

@@ -58,7 +58,9 @@ def memo(state: RunState) -> dict[str, Any]:
 
 
 def _unknown_memo(state: RunState) -> dict[str, Any]:
-    return {"unknown": [u.model_dump(mode="json") for u in state.unknown]}
+    unknown = [u.model_dump(mode="json") for u in state.unknown]
+    # For the lists that show a run which waits; they grow again when it goes on.
+    return {"unknown": unknown, "turns": state.turn, "tokens": state.usage.total}
 
 
 def show(state: RunState) -> None:

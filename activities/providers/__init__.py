@@ -30,6 +30,8 @@ class ModelRequest:
     """Ask the provider to drop thinking blocks that it holds for bound to another conversation."""
     stream: bool = True
     """False after a stream held something that could not be put together without loss."""
+    previous_message_id: str | None = None
+    """The provider's id of the run's previous reply: asks why the cache missed, if it does."""
 
 
 @dataclass

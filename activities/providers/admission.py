@@ -45,6 +45,8 @@ MAX_NOTES: Final = 20
 """Notes on what was mended."""
 MAX_TOKENS: Final = 10**9
 """A larger count of tokens is taken for this one."""
+UNDIAGNOSED: Final = frozenset({"previous_message_not_found", "unavailable"})
+"""Reasons of a `CacheMiss` by which the provider says that it cannot tell whether there is one."""
 
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
@@ -53,6 +55,16 @@ _THINKING: Final = ("thinking", "redacted_thinking")
 # A mark of requests: five of them are refused, and the request's own would be one of them.
 _CACHE_MARK: Final = "cache_control"
 _UNICODE_NOTE: Final = "invalid Unicode replaced"
+
+
+@dataclass(frozen=True)
+class CacheMiss:
+    """Why the provider's cache did not have what the previous request had in common with this."""
+
+    reason: str
+    """The provider's word for what changed, e.g. `messages_changed`; or one of `UNDIAGNOSED`."""
+    tokens: int
+    """About as many were read anew."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,7 @@ class Admitted:
     """By call id: why it is not run, in words for the model and without its data."""
     mended: list[str] = field(default_factory=list)
     """What was changed, for operators; without data."""
+    cache_miss: CacheMiss | None = None
 
 
 def admit_reply(reply: ProviderReply, *, turn: int, known_ids: Collection[str]) -> Admitted:
@@ -106,6 +119,7 @@ def admit_reply(reply: ProviderReply, *, turn: int, known_ids: Collection[str]) 
         usage=_usage(reply.message.get("usage")),
         refused_calls=mending.refused,
         mended=mending.told(),
+        cache_miss=_cache_miss(reply.message.get("diagnostics")),
     )
 
 
@@ -277,6 +291,14 @@ def _details(value: Any) -> dict[str, Any] | None:
     except ValueError:
         return None
     return mended if compact_size(mended) <= MAX_DETAILS_BYTES else None
+
+
+def _cache_miss(diagnostics: Any) -> CacheMiss | None:
+    # A reason of null says that the provider has not found out yet.
+    why = diagnostics.get("cache_miss_reason") if isinstance(diagnostics, dict) else None
+    if not isinstance(why, dict) or (reason := _short(why.get("type"))) is None:
+        return None
+    return CacheMiss(reason, _count(why.get("cache_missed_input_tokens")))
 
 
 def _usage(value: Any) -> Usage:

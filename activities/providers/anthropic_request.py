@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from activities.providers import ModelRequest, ProviderError
+from activities.providers.anthropic_cache import place_marks
 from turnkeeper.entries import Entry
-from turnkeeper.spec import ToolSpec
+from turnkeeper.spec import ModelSpec, ToolSpec
 
 DIALECT: Final = "anthropic-messages"
 BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
@@ -27,8 +28,9 @@ def build_request(request: ModelRequest) -> dict[str, Any]:
     """The JSON body of `POST /v1/messages`.
 
     `spec.model.options` are merged in as they are; `betas` among them goes into a header instead
-    (`request_betas`), and a field set to None is left out: `{"cache_control": None}` is for
-    gateways that refuse it.
+    (`request_betas`), and a field set to None is left out. For gateways that refuse them,
+    `{"cache_control": None}` takes away all cache marks, and `{"diagnostics": None}` the question
+    why the cache missed.
 
     Raises:
         ProviderError: `stop`, for options that set a field of ours, and for replies of another
@@ -46,9 +48,10 @@ def build_request(request: ModelRequest) -> dict[str, Any]:
     if spec.tools:
         body["tools"] = [_tool(tool) for tool in spec.tools]
     body["messages"] = _messages(request.entries)
-    # The API finds the last block it can cache itself. The mark is put on the request and never
-    # stored, so it moves with each turn without changing what was said.
-    body["cache_control"] = {"type": "ephemeral"}
+    if control := _cache_control(spec.model):
+        place_marks(body, control, automatic="cache_control" in options)
+    # Also without an id: the API remembers only requests that have this field, for the next one.
+    body["diagnostics"] = {"previous_message_id": request.previous_message_id}
     body.update(options)
     if request.answer_only and spec.tools:
         # The tools stay: a changed prefix would cost the cache, and thinking is bound to it.
@@ -73,6 +76,16 @@ def request_betas(request: ModelRequest) -> tuple[str, ...]:
 
 def _is_beta(value: Any) -> bool:
     return isinstance(value, str) and _BETA.fullmatch(value) is not None
+
+
+def _cache_control(model: ModelSpec) -> dict[str, Any] | None:
+    """The value of a cache mark; None for no marks."""
+    if "cache_control" in model.options:
+        # The API's automatic mark, wished for by the options: others may not live otherwise.
+        given = model.options["cache_control"]
+        return given if isinstance(given, dict) else None
+    # Five minutes are the default, and not every gateway knows the field.
+    return {"type": "ephemeral", **({"ttl": "1h"} if model.cache_ttl == "1h" else {})}
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:

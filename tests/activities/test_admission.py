@@ -19,6 +19,7 @@ from activities.providers.admission import (
     MAX_TEXT_BYTES,
     MAX_TOKENS,
     Admitted,
+    CacheMiss,
     admit_reply,
 )
 from activities.providers.anthropic import AnthropicProvider
@@ -450,6 +451,27 @@ def test_hostile_counts_of_tokens_do_no_harm(count: Any, kept: int) -> None:
     """The budget is charged with what can be believed."""
     assert admitted(usage={"output_tokens": count}).usage.output_tokens == kept
     assert admitted(usage=count).usage == Usage()
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        (None, None),
+        ({"cache_miss_reason": None}, None),
+        ({"cache_miss_reason": {"type": None}}, None),
+        ({"cache_miss_reason": [HUGE]}, None),
+        ("tools_changed", None),
+        ({"cache_miss_reason": {"type": "unavailable"}}, CacheMiss("unavailable", 0)),
+        (
+            {"cache_miss_reason": {"type": "a\nb", "cache_missed_input_tokens": HUGE}},
+            CacheMiss("a b", MAX_TOKENS),
+        ),
+    ],
+    ids=["null", "pending", "no type", "list", "string", "known", "odd"],
+)
+def test_why_the_cache_missed_is_kept_if_it_is_told(told: Any, kept: CacheMiss | None) -> None:
+    """For the log; nothing depends on it."""
+    assert admitted(diagnostics=told).cache_miss == kept
 
 
 # --- Properties ------------------------------------------------------------------------------

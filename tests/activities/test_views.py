@@ -122,3 +122,34 @@ async def test_views_are_bounded_in_number() -> None:
     for name in ("a", "b", "c", "a", "d"):
         kept.keep(name, View([message(name)]))
     assert list(kept._views) == ["c", "a", "d"]
+
+
+def said(*texts: str) -> View:
+    """A view of messages."""
+    return View(map(message, texts))
+
+
+def test_the_previous_reply_is_known_to_a_view_that_goes_on_from_its_request() -> None:
+    """Not to one that was read anew from another place, as after a reset, or to another run."""
+    kept, asked = made(), said("a", "b")
+    kept.keep("run", asked)
+    kept.remember_reply("run", asked.position, "msg_1")
+    assert kept.previous_message_id("run", said("a", "b", "c")) == "msg_1"
+    assert kept.previous_message_id("run", said("a")) is None
+    assert kept.previous_message_id("run", said("a", "x", "c")) is None
+    assert kept.previous_message_id("other", said("a", "b", "c")) is None
+    kept.remember_reply("run", Position(), None)
+    assert kept.previous_message_id("run", said("a", "b", "c")) is None
+
+
+def test_ids_of_replies_go_with_their_views() -> None:
+    """A worker that serves many runs keeps a bounded number of both."""
+    nothing: Any = None
+    kept = views.Views(nothing, nothing, max_bytes=1)
+    for run in ("one", "two"):
+        kept.keep(run, said("a"))
+        kept.remember_reply(run, said("a").position, f"of {run}")
+    kept.remember_reply("one", said("a").position, "late")
+    found = [kept.previous_message_id(run, said("a", "b")) for run in ("one", "two")]
+    assert found == [None, "of two"]
+    assert len(kept._answered) == 1

@@ -84,12 +84,14 @@ class Shell:
             text=True,
         )
 
-    async def paste(self, told: str) -> subprocess.CompletedProcess[str]:
+    async def paste(
+        self, told: str, verdict: str = "took effect"
+    ) -> subprocess.CompletedProcess[str]:
         """Run the command that a line told, as a shell reads it."""
-        (line,) = [x for x in told.splitlines() if x.startswith("To settle")]
+        (line,) = [x for x in told.splitlines() if f"if it {verdict}: " in x]
         return await asyncio.to_thread(
             subprocess.run,
-            ["/bin/sh", "-c", line.partition("): ")[2]],
+            ["/bin/sh", "-c", line.partition(f"if it {verdict}: ")[2]],
             cwd=ROOT,
             env=environment(),
             capture_output=True,
@@ -145,7 +147,7 @@ async def test_what_waits_comes_first_with_all_that_it_may_be_looked_up_by(
         ]
         assert all(row[1].isdigit() and row[2] == "s" for row in rows)
         assert max(map(len, done.stdout.splitlines())) <= 100
-        assert "agent tester, turn 1, the run is running" in done.stdout
+        assert "agent tester, turn 1, the run is waiting" in done.stdout
         assert "agent tester, turn 1, the run is completed" in done.stdout
         assert 'arguments to="ann@example.com"' in done.stdout
         assert "connection to ann@example.com lost" in done.stdout
@@ -153,7 +155,7 @@ async def test_what_waits_comes_first_with_all_that_it_may_be_looked_up_by(
         assert "only the last 1,000 runs were looked at" in done.stderr
         only = json.loads((await shell.starter("unknown", "--waiting", "--json")).stdout)
         (one,) = only["unknown"]
-        assert (one["id"], one["agent"], one["status"]) == (run.id, "tester", "running")
+        assert (one["id"], one["agent"], one["status"]) == (run.id, "tester", "waiting")
         assert one["call"]["key"] == key
         assert one["call"]["status"] == "waiting"
 
@@ -163,6 +165,51 @@ async def test_what_waits_comes_first_with_all_that_it_may_be_looked_up_by(
             f"run {run.id} goes on: call c1 took effect\n",
         )
         assert (await r.agents.result(run.id, timeout=20)).outcome == "completed"
+
+
+async def test_what_has_waited_longest_leads(rig: RigFactory, shell: Shell) -> None:
+    """With the commands for both verdicts, each whole on its line."""
+    async with waiting(rig, "c1") as (r, first):
+        second = await r.start("c2")
+        query = f"TurnkeeperStatus = 'waiting' AND WorkflowId IN ('{first.id}', '{second.id}')"
+
+        async def both() -> bool:
+            return len([x async for x in r.agents.list_runs(query)]) == 2
+
+        await until(both)
+        done = await shell.starter("unknown", "--waiting")
+        mine = [line for line in done.stdout.splitlines() if first.id in line or second.id in line]
+        assert [line.split()[4] for line in mine] == ["c1", "c2"]
+        shown = await shell.starter("unknown", first.id)
+        pasted = await shell.paste(shown.stderr, "did not")
+        assert pasted.stdout == f"run {first.id} goes on: call c1 did not take effect\n"
+        await first.result(timeout=20)
+        await second.stop()
+        await second.result(check=False, timeout=20)
+
+
+async def test_the_calls_of_one_run_are_listed(rig: RigFactory, shell: Shell) -> None:
+    """Also those that were settled, by the run's id alone; and a run that has none says so."""
+    async with waiting(rig) as (r, run):
+        listed = await shell.starter("unknown", run.id)
+        assert listed.stdout.splitlines()[1].split()[0] == "waiting"
+        await run.resolve("c1", landed=False)
+        await run.result(timeout=20)
+        listed = await shell.starter("unknown", run.id, "--json")
+        (one,) = json.loads(listed.stdout)["unknown"]
+        assert (one["id"], one["call"]["call_id"], one["call"]["status"]) == (
+            run.id,
+            "c1",
+            "not_landed",
+        )
+        missing = await shell.starter("unknown", "nowhere")
+        assert (missing.returncode, missing.stdout) == (2, "")
+        assert "there is no run nowhere" in missing.stderr
+    async with rig([text("Hello.")]) as r:
+        await r.run()
+        nothing = await shell.starter("unknown", r.ids[-1])
+        assert (nothing.returncode, nothing.stdout) == (0, "")
+        assert nothing.stderr == f"run {r.ids[-1]} has no unknown outcomes\n"
 
 
 FORGED = "x\x1b[2J\x9b31m\nwaiting  1 s  run-2\u202e"
@@ -284,8 +331,8 @@ async def test_without_a_worker_it_is_kept(rig: RigFactory, shell: Shell) -> Non
         (["--landed"], "name the run and the call: starter.py unknown RUN CALL --landed"),
         (["--result", "x"], "name the run and the call"),
         (["--actor", "ann"], "name the run and the call"),
-        (["run-1"], "name the call, too"),
         (["run-1", "--landed"], "name the call, too"),
+        (["run-1", "--waiting"], "--waiting and --count are for the list"),
         (["run-1", "c1"], "say whether the call took effect"),
         (["run-1", "c1", "--result", "x"], "say whether the call took effect"),
         (["run-1", "c1", "--landed", "--not-landed"], "not allowed with"),
@@ -309,8 +356,9 @@ async def test_run_tells_how_to_settle_and_goes_on(rig: RigFactory, shell: Shell
     """The command it prints can be pasted while it waits."""
     async with rig(script, tools=[send], on_unknown="wait") as r:
         asking = shell.popen("run", "c1", "--agent", "tester", "--task-queue", r.task_queue)
-        told = await asyncio.to_thread(read_until, asking, "To settle it")
+        told = await asyncio.to_thread(read_until, asking, "if it did not")
         r.ids.append(told.split()[1])
+        assert "EXECUTE   outcome unknown: send: Tool send failed after 1 attempt" in told
         assert "WAITING   for a person to say whether send (call c1) took effect" in told
         pasted = await shell.paste(told)
         assert pasted.returncode == 0, pasted.stderr
@@ -344,16 +392,16 @@ async def test_show_and_list_need_no_worker_for_it(rig: RigFactory, shell: Shell
     assert "a person to say whether send (call c1) took effect; no worker answers" in shown.stdout
     assert f"unknown {run.id} c1 --landed" in shown.stderr
 
-    async def listed() -> list[str]:
+    async def listed() -> Any:
         done = await shell.starter("list", f"WorkflowId = '{run.id}'")
-        return [line.split()[2] for line in done.stdout.splitlines()[1:]]
+        return done.stdout if " waiting " in done.stdout else None
 
-    await until(lambda: _equal(listed(), ["waiting"]))
+    row, awaited = (await until(listed)).splitlines()[1:]
+    _, agent, status, outcome, turns, tokens, *_ = row.split()
+    assert (agent, status, outcome, turns) == ("tester", "waiting", "-", "1")
+    assert int(tokens) > 0
+    assert awaited == "    waiting for a person to say whether send (call c1) took effect"
     await run.client.client.get_workflow_handle(run.id).terminate()
-
-
-async def _equal(found: Any, expected: list[str]) -> bool:
-    return bool(await found == expected)
 
 
 async def test_an_end_by_an_unknown_outcome_is_exit_1(rig: RigFactory, shell: Shell) -> None:

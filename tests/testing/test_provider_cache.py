@@ -10,7 +10,8 @@ import httpx2
 import pytest
 
 from turnkeeper.testing import ScriptedProvider, status, text
-from turnkeeper.testing.provider.cache import LOOK_BACK
+from turnkeeper.testing.provider.cache import LOOK_BACK, Mark, PromptCache
+from turnkeeper.testing.provider.prefix import Place, Prefix
 
 Json = dict[str, Any]
 
@@ -190,6 +191,38 @@ def test_other_model_and_tool_choice(meter: Meter) -> None:
     assert 0 < read < written
     assert again == written - read
     assert meter.usage(message, tools=tools, model="other") == (0, written, 0)
+
+
+def test_other_thinking_loses_the_messages(meter: Meter) -> None:
+    """As with tool_choice: system and tools stay cached."""
+    system, message = [say(LONG, cache_control=MARK)], user(say(LONG, cache_control=MARK))
+    _, written, _ = meter.usage(message, system=system)
+    _, again, read = meter.usage(message, system=system, thinking={"type": "adaptive"})
+    assert (again, read) == (written - read, written - again)
+    assert read > 1_000
+
+
+def test_the_longer_life_is_kept(meter: Meter) -> None:
+    """A prefix that was written for an hour lives an hour, also when it is marked for less."""
+    meter.usage(user(say(LONG, cache_control=HOUR)))
+    _, _, read = meter.usage(user(say(LONG, cache_control=MARK)))
+    meter.now += 3_000
+    assert meter.usage(user(say(LONG, cache_control=MARK)))[2] == read > 1_000
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    """The cache of a process is bounded."""
+    cache = PromptCache(lambda: 0.0, capacity=2)
+    prefix = Prefix([Place("user", 0, 0, say(LONG))], [1])
+
+    def read(name: str) -> bool:
+        mark = Mark(1, None, "", MARK)
+        return cache.account([mark], prefix, lambda _: (name, b"", b""), 1_024).read > 0
+
+    assert [read(name) for name in ("a", "b", "a", "c", "a", "b")] == [
+        *(False, False, True),
+        *(False, True, False),
+    ]
 
 
 def test_failed_request_writes_nothing() -> None:

@@ -111,6 +111,18 @@ CASES = [
         request(output_config={"format": SCHEMA}),
         "format",
     ),
+    Case(
+        "diagnostics",
+        request(diagnostics={"previous_message_id": 1}),
+        request(diagnostics={"previous_message_id": None}),
+        "diagnostics.previous_message_id: Input should be a valid string",
+    ),
+    Case(
+        "diagnostics",
+        request(diagnostics={"message_id": "msg_1"}),
+        request(diagnostics={"previous_message_id": "msg_1"}),
+        "diagnostics.message_id: Extra inputs",
+    ),
     Case("choices", request(service_tier="x"), request(service_tier="auto"), "service_tier"),
     Case("choices", request(speed="slow"), request(speed="fast"), "speed"),
     Case("messages_given", {**GOOD, "messages": []}, GOOD, "at least one message"),

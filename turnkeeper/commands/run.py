@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from turnkeeper.commands.place import USAGE, Complaint, Place, exit_code
-from turnkeeper.commands.terminal import StepPrinter, safe, say, say_json, tell
+from turnkeeper.commands.terminal import StepPrinter, safe, say, say_json, tell, tell_settling
 
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient, AgentRunHandle
@@ -70,15 +70,12 @@ async def wait(place: Place, client: AgentClient, run_id: str) -> RunResult:
 async def _with_advice(
     place: Place, client: AgentClient, run_id: str, steps: AsyncIterator[Step]
 ) -> AsyncIterator[Step]:
-    """The steps; and, where one waits for a person, the command that settles it."""
-    from turnkeeper.render import settling
-
+    """The steps; and, where one waits for a person, the commands that settle it."""
     async for step in steps:
         yield step
         # Told of what waits now: steps of the past are followed as well.
         if step.call_id and step.call_id in await _waiting(client, run_id):
-            # On a line of its own, that no margin cuts.
-            tell(f"To settle it (or --not-landed): {place.again(settling(run_id, step.call_id))}")
+            tell_settling(place, run_id, step.call_id)
 
 
 async def _waiting(client: AgentClient, run_id: str) -> list[str]:

@@ -31,8 +31,12 @@ async def list_runs(place: Place, options: argparse.Namespace) -> int:
     if options.json:
         say_json({"runs": [_as_json(r) for r in runs]})
     elif runs:
-        for line in _table([_HEADINGS, *(_row(r) for r in runs)]):
-            say(line)
+        heading, *rows = _table([_HEADINGS, *(_row(r) for r in runs)])
+        say(heading)
+        for run, row in zip(runs, rows, strict=True):
+            say(row)
+            if run.waiting_for:
+                say(f"    waiting for {one_line(run.waiting_for, _CELL)}")
     else:
         tell("no runs")
     return 0
@@ -100,6 +104,7 @@ def _as_json(run: RunSummary) -> dict[str, object]:
         "outcome": run.outcome,
         "turns": run.turns,
         "tokens": run.tokens,
+        "waiting_for": run.waiting_for or None,
         "started": run.started.isoformat(),
         "closed": run.closed.isoformat() if run.closed else None,
     }

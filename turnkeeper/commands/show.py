@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import Complaint, Place
 from turnkeeper.commands.run import print_result, wait
-from turnkeeper.commands.terminal import say, say_json, tell
+from turnkeeper.commands.terminal import say, say_json, tell, tell_settling
 
 if TYPE_CHECKING:
     from turnkeeper.contract import RunResult, RunStatus
@@ -77,12 +77,10 @@ def _print(run_id: str, status: RunStatus, transcript: Transcript, ended: RunRes
 
 
 def _advise(place: Place, run_id: str, status: RunStatus) -> None:
-    from turnkeeper.render import settling
-
     for call in status.unknown:
         if call.status == "waiting":
-            command = place.again(settling(run_id, call.call_id))
-            tell(f"\nTo settle it (or --not-landed): {command}")
+            tell()
+            tell_settling(place, run_id, call.call_id)
 
 
 def _how_far(call: ToolRun, ended: RunResult | None) -> str:

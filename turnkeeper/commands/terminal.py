@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from turnkeeper.text import printable, well_formed
 
 if TYPE_CHECKING:
+    from turnkeeper.commands.place import Place
     from turnkeeper.follow import Step
 
 _WIDTH = 100
@@ -38,6 +39,18 @@ def _write(stream: TextIO, text: str) -> None:
     fit = well_formed(text).encode(encoding, "replace").decode(encoding)
     stream.write(fit + "\n")
     stream.flush()
+
+
+def tell_settling(place: Place, run_id: str, call_id: str, which: str = "it") -> None:
+    """The two commands of which one settles a call that waits, each on a line that can be pasted
+    whole: no margin cuts it."""
+    from turnkeeper.render import settling
+
+    landed, not_landed = (
+        place.again(settling(run_id, call_id, landed=verdict)) for verdict in (True, False)
+    )
+    tell(f"To settle {which}, if it took effect: {landed}")
+    tell(f"{'':<{len(which) + 12}}if it did not: {not_landed}")
 
 
 def quiet_sdk() -> None:

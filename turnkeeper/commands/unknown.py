@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
 from turnkeeper.commands.runs import person
-from turnkeeper.commands.terminal import say, say_json, tell, width
+from turnkeeper.commands.terminal import say, say_json, tell, tell_settling, width
 from turnkeeper.text import one_line
 
 if TYPE_CHECKING:
@@ -23,10 +23,12 @@ _SETTLING = "starter.py unknown RUN CALL --landed (or --not-landed)"
 
 
 async def unknown(place: Place, options: argparse.Namespace) -> int:
-    """List what nobody has settled, or settle one call."""
+    """List what nobody has settled, or all calls of one run, or settle one call."""
     if problem := _misuse(options):
         raise Complaint(problem, USAGE)
-    return await (_list if options.run is None else _settle)(place, options)
+    if options.call is not None:
+        return await _settle(place, options)
+    return await (_list if options.run is None else _list_of)(place, options)
 
 
 def _misuse(options: argparse.Namespace) -> str:
@@ -35,11 +37,11 @@ def _misuse(options: argparse.Namespace) -> str:
     lists = options.waiting or options.count is not None
     if options.run is None and settles:
         return f"name the run and the call: {_SETTLING}; without options all of them are listed"
-    if options.run is not None and options.call is None:
-        return f"name the call, too: {_SETTLING}; `starter.py unknown` lists them"
     if options.run is not None and lists:
         return "--waiting and --count are for the list: leave out RUN and CALL"
-    if options.run is not None and options.landed is None:
+    if options.run is not None and options.call is None and settles:
+        return f"name the call, too: {_SETTLING}; `starter.py unknown RUN` lists them"
+    if options.call is not None and options.landed is None:
         return f"say whether the call took effect: {_SETTLING}"
     return ""
 
@@ -54,15 +56,7 @@ async def _list(place: Place, options: argparse.Namespace) -> int:
     async with place.client(to_read=True) as client:
         found = [o async for o in client.unknown_calls(waiting_only=options.waiting, limit=count)]
         searchable = await has_attribute(client.client, "TurnkeeperUnknown")
-    found.sort(key=lambda o: (o.call.status != "waiting", -o.call.since))
-    if options.json:
-        say_json({"unknown": [_as_json(o) for o in found]})
-    elif found:
-        for line in _table(found):
-            say(line)
-        _advise(place, found)
-    else:
-        tell("no unknown outcomes")
+    _print(place, found, "no unknown outcomes", as_json=options.json)
     if not searchable:
         tell(
             "This namespace has no search attribute TurnkeeperUnknown: "
@@ -73,13 +67,32 @@ async def _list(place: Place, options: argparse.Namespace) -> int:
     return 0
 
 
-def _advise(place: Place, found: list[UnknownOutcome]) -> None:
-    from turnkeeper.render import settling
+async def _list_of(place: Place, options: argparse.Namespace) -> int:
+    """What became of the calls of one run, those that were settled among them."""
+    async with place.client(to_read=True) as client:
+        found = await client.unknown_calls_of(options.run)
+    nothing = f"run {one_line(options.run, _CELL)} has no unknown outcomes"
+    _print(place, found, nothing, as_json=options.json)
+    return 0
 
-    first = found[0]
-    if first.call.status == "waiting":
-        command = place.again(settling(first.id, first.call.call_id))
-        tell(f"\nTo settle the first (or --not-landed; --result TEXT for the model): {command}")
+
+def _print(place: Place, found: list[UnknownOutcome], nothing: str, *, as_json: bool) -> None:
+    # What has waited longest is looked at first; of what is past, the last.
+    found.sort(
+        key=lambda o: (0, o.call.since) if o.call.status == "waiting" else (1, -o.call.since)
+    )
+    if as_json:
+        say_json({"unknown": [_as_json(o) for o in found]})
+    elif not found:
+        tell(nothing)
+    else:
+        for line in _table(found):
+            say(line)
+        first = found[0]
+        if first.call.status == "waiting":
+            tell()
+            tell_settling(place, first.id, first.call.call_id, "the first")
+            tell("With --result TEXT the model reads more than that.")
 
 
 def _table(found: list[UnknownOutcome]) -> list[str]:
@@ -100,7 +113,7 @@ def _row(outcome: UnknownOutcome) -> tuple[str, ...]:
     # Callers choose the ids of runs, models those of calls.
     call = outcome.call
     return (
-        call.status,
+        call.status.replace("_", " "),
         _age(time.time() - call.since),
         one_line(outcome.id, _CELL),
         one_line(call.call_id, _CELL),

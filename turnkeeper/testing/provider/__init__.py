@@ -10,6 +10,7 @@ breaks connections at any byte on demand. It needs nothing but the standard libr
     prefix.py      the request as one sequence of blocks: digests, token counts
     signatures.py  the binding of thinking blocks
     cache.py       prompt-cache accounting
+    diagnosis.py   why the prompt cache missed
     emitted.py     what a later request may refer to
     journal.py     the log
     api.py         from an HTTP request to an answer

@@ -16,6 +16,12 @@ from hashlib import sha256
 from typing import Any, Final, cast
 
 from turnkeeper.testing.provider.cache import PromptCache, cache_key
+from turnkeeper.testing.provider.diagnosis import (
+    Fingerprints,
+    diagnosis,
+    fingerprint,
+    previous_id,
+)
 from turnkeeper.testing.provider.emitted import Memory
 from turnkeeper.testing.provider.http import HttpRequest
 from turnkeeper.testing.provider.journal import Journal, Record
@@ -75,6 +81,7 @@ class Api:
         self._journal = journal
         self._log_bodies = log_bodies
         self._memory = Memory()
+        self._fingerprints = Fingerprints()
         self._seen: OrderedDict[str, int] = OrderedDict()
         self._arrivals = 0
         self.rejections: Counter[str] = Counter()
@@ -147,6 +154,10 @@ class Api:
             raise _Refusal(413, "request_too_large", "body_size", message)
         record.digest = sha256(http.body).hexdigest()
         body = _parse(http.body)
+        if "diagnostics" in body:
+            # A request sent again is the same one, whatever it wants to be compared with.
+            asked = {name: value for name, value in body.items() if name != "diagnostics"}
+            record.digest = sha256(dumps(asked)).hexdigest()
         if self._log_bodies:
             record.body = body
         _describe(body, record)
@@ -157,7 +168,8 @@ class Api:
             beta.strip() for beta in http.headers.get("anthropic-beta", "").split(",")
         )
         # A body without a model is refused by the first rule; any model will do to ask it.
-        request = Request(body, betas, model or Model(""), self._memory, counting)
+        previous = self._fingerprints.get(previous_id(body))
+        request = Request(body, betas, model or Model(""), self._memory, counting, previous)
         try:
             broken = violation(request)
             if broken is not None:
@@ -197,18 +209,31 @@ class Api:
         usage = self._cache.account(
             request.marks, request.prefix, key, request.model.min_cache_tokens
         )
+        record.cache_read, record.cache_written = usage.read, usage.written
+        message_id = f"msg_{sha256(f'{record.digest}{exchange.repeat}'.encode()).hexdigest()[:24]}"
         message = Message(
             reply=reply,
-            id=f"msg_{sha256(f'{record.digest}{exchange.repeat}'.encode()).hexdigest()[:24]}",
+            id=message_id,
             model=request.model.id,
             content=content,
             input_usage=usage.as_json(),
             input_transformations=_transformations(request),
+            diagnostics=self._diagnose(request, message_id),
         )
         if exchange.stream:
             events = message.events()
             return Answer(record, 200, "text/event-stream", events, chunked=True, reply=reply)
         return Answer(record, 200, "application/json", [message.plain()], reply=reply)
+
+    def _diagnose(self, request: Request, message_id: str) -> Json | None:
+        """The reply's `diagnostics`. A request with that field is remembered for later ones."""
+        if request.body.get("diagnostics") is None:
+            return None
+        now = fingerprint(request.body, request.prefix, request.to_remember)
+        self._fingerprints.add(message_id, now)
+        if previous_id(request.body) is None:
+            return None
+        return diagnosis(request.previous, now, request.prefix)
 
     def _count(self, digest: str) -> int:
         """How often this body was counted before."""

@@ -56,11 +56,16 @@ class InputUsage:
     written_1h: int
     read: int
 
+    @property
+    def written(self) -> int:
+        """What was written, for whatever time to live."""
+        return self.written_5m + self.written_1h
+
     def as_json(self) -> Json:
         """The input part of the API's `usage` object."""
         return {
             "input_tokens": self.uncached,
-            "cache_creation_input_tokens": self.written_5m + self.written_1h,
+            "cache_creation_input_tokens": self.written,
             "cache_read_input_tokens": self.read,
             "cache_creation": {
                 "ephemeral_5m_input_tokens": self.written_5m,

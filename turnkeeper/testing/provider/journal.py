@@ -24,8 +24,9 @@ class Record:
     """One request and what became of it.
 
     arrival: its number, from 1. time: seconds since 1970, when it arrived. digest: SHA-256 of the
-    body. turn, repeat, model, stream, messages (how many), tokens (estimated input), metadata,
-    prompt (head of the first user text): of the body, None if it could not be read.
+    body, without its `diagnostics`. turn, repeat, model, stream, messages (how many), tokens
+    (estimated input), metadata, prompt (head of the first user text): of the body, None if it could
+    not be read. cache_read, cache_written: of these tokens, None if there was no message.
     status: HTTP status answered. rule: the rule it broke, or None. problem: the error message, if
     the provider itself refused it. step: kind of the script's reply. body: the request, with
     `log_bodies=True`. emitted: what the provider must remember of its reply.
@@ -45,6 +46,8 @@ class Record:
     stream: bool | None = None
     messages: int | None = None
     tokens: int | None = None
+    cache_read: int | None = None
+    cache_written: int | None = None
     metadata: Json | None = None
     prompt: str | None = None
     status: int = 0

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from turnkeeper.testing.provider import signatures
 from turnkeeper.testing.provider.cache import Mark, marks_of
+from turnkeeper.testing.provider.diagnosis import Fingerprint
 from turnkeeper.testing.provider.emitted import (
     ASSISTANT_BLOCK_TYPES,
     Memory,
@@ -39,13 +40,15 @@ _ID = re.compile(r"[a-zA-Z0-9_-]+")
 @dataclass
 class Request:
     """A request body with everything a rule may ask about. `counting` is a count_tokens request,
-    which generates nothing and needs no `max_tokens`."""
+    which generates nothing and needs no `max_tokens`; `previous` is the request that this one
+    wants to be compared with."""
 
     body: Json
     betas: frozenset[str]
     model: Model
     memory: Memory
     counting: bool = False
+    previous: Fingerprint | None = None
 
     @cached_property
     def messages(self) -> list[Any]:
@@ -89,12 +92,22 @@ class Request:
     def prefix(self) -> Prefix:
         """The whole request as a sequence of blocks, known at the positions that matter."""
         positions = {position for mark in self.marks for position in mark.reach}
+        positions |= self.to_remember
+        if self.previous is not None:
+            length = len(self.head) + len(self.places)
+            positions |= {p for p in self.previous.positions if p <= length}
         for position, place in enumerate(self.places, len(self.head)):
             if place.block["type"] in signatures.THINKING_TYPES or (
                 place.number == 0 and self.memory.has_thinking
             ):
                 positions.add(position)
         return Prefix([*self.head, *self.places], positions)
+
+    @cached_property
+    def to_remember(self) -> set[int]:
+        """The positions at which a later request may be compared with this one."""
+        head, whole = len(self.head), len(self.head) + len(self.places)
+        return {len(self.tools), head, whole, *(mark.position for mark in self.marks)}
 
     @cached_property
     def mismatched(self) -> list[Place]:
@@ -273,6 +286,17 @@ def output_config(r: Request) -> Iterator[str]:
         and isinstance(form.get("schema"), dict)
     ):
         yield "output_config.format: Input should be a `json_schema` with a `schema` object"
+
+
+@rule
+def diagnostics(r: Request) -> Iterator[str]:
+    """diagnostics names a message by its id, or none."""
+    field = r.body.get("diagnostics") or {}
+    for name in field.keys() - {"previous_message_id"}:
+        yield f"diagnostics.{name}: Extra inputs are not permitted"
+    named = field.get("previous_message_id")
+    if named is not None and not isinstance(named, str):
+        yield "diagnostics.previous_message_id: Input should be a valid string"
 
 
 @rule

@@ -35,8 +35,8 @@ class Exchange:
     """A request that passed the rules, as a script sees it.
 
     body: the parsed request. headers: lower-case names, without the credentials.
-    repeat: how often a request with this very body was answered before. arrival: the number of
-    this request among all that reached the provider, from 1.
+    repeat: how often a request with this very body (but for its `diagnostics`) was answered before.
+    arrival: the number of this request among all that reached the provider, from 1.
     """
 
     body: Json

@@ -76,6 +76,7 @@ class Message:
     content: list[Content]
     input_usage: Json
     input_transformations: list[Json] | None
+    diagnostics: Json | None = None
 
     def plain(self) -> bytes:
         """The JSON body. Raw tool arguments stand in it verbatim, so it need not be valid JSON."""
@@ -118,6 +119,8 @@ class Message:
         }
         if self.input_transformations is not None:
             head["input_transformations"] = self.input_transformations
+        if self.diagnostics is not None:
+            head["diagnostics"] = self.diagnostics
         return head
 
     def _usage(self) -> Json:
