@@ -313,6 +313,7 @@ def build_worker(
     from activities.execute import Execute
     from activities.generate import Generate
     from activities.load_agent import LoadAgent
+    from activities.pictures import Pictures
     from activities.redact import Redactor
     from activities.runners import Runners
     from activities.seal import Seal
@@ -351,7 +352,7 @@ def build_worker(
         workflows=[workflow or AgentRun],
         activities=[
             load_agent.run,
-            Generate(views, providers, redactor).run,
+            Generate(views, Pictures(store), providers, redactor).run,
             execute.run,
             Seal(views, store).run,
         ],

@@ -12,6 +12,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from activities.pictures import Pictures
 from activities.providers import ModelRequest, Progress, Provider, ProviderError
 from activities.providers.admission import Admitted, admit_reply
 from activities.pulse import pulse, queue_ms
@@ -53,8 +54,15 @@ class _Past(BaseModel):
 class Generate:
     """The activity `run.generate`."""
 
-    def __init__(self, views: Views, providers: Mapping[str, Provider], redactor: Redactor) -> None:
+    def __init__(
+        self,
+        views: Views,
+        pictures: Pictures,
+        providers: Mapping[str, Provider],
+        redactor: Redactor,
+    ) -> None:
         self._views = views
+        self._pictures = pictures
         self._providers = providers
         self._redactor = redactor
 
@@ -102,14 +110,24 @@ class Generate:
         try:
             spec = await self._views.spec(workflow_id, run_id, asked.spec_digest)
             view, source = await self._views.view(workflow_id, run_id, asked.base)
-        except StateLost as error:
-            raise ApplicationError(str(error), type="state_lost", non_retryable=True) from None
-        except (OSError, RPCError) as error:
-            message = one_line(self._redactor.error(f"what was said cannot be read: {error}"), 600)
-            raise ApplicationError(message, type="store_unavailable") from None
+        except (StateLost, OSError, RPCError) as error:
+            raise self._unread(error) from None
         # Kept before the model is asked: a long way back is gone only once.
         self._views.keep(workflow_id, view)
         return spec, view, source
+
+    async def _images(self, view: View) -> dict[str, bytes]:
+        try:
+            return await self._pictures.of(str(activity.info().workflow_id), view.entries)
+        except (StateLost, OSError) as error:
+            raise self._unread(error) from None
+
+    def _unread(self, error: Exception) -> ApplicationError:
+        """Lost for good, or perhaps only for now."""
+        if isinstance(error, StateLost):
+            return ApplicationError(str(error), type="state_lost", non_retryable=True)
+        message = one_line(self._redactor.error(f"what was said cannot be read: {error}"), 600)
+        return ApplicationError(message, type="store_unavailable")
 
     async def _ask(
         self, spec: AgentSpec, view: View, asked: GenerateInput, progress: Progress, past: _Past
@@ -122,15 +140,16 @@ class Generate:
                 non_retryable=True,
             )
         began = time.monotonic()
-        request = ModelRequest(
-            spec=spec,
-            entries=list(view.entries),
-            max_tokens=asked.max_tokens,
-            answer_only=bool(asked.answer_only),
-            drop_thinking=bool(asked.drop_thinking),
-            stream=not past.whole,
-        )
         try:
+            request = ModelRequest(
+                spec=spec,
+                entries=list(view.entries),
+                max_tokens=asked.max_tokens,
+                answer_only=bool(asked.answer_only),
+                drop_thinking=bool(asked.drop_thinking),
+                stream=not past.whole,
+                images=await self._images(view),
+            )
             reply = await self._provider(spec).generate(request, progress)
             return admit_reply(reply, turn=asked.turn, known_ids=view.call_ids)
         except ProviderError as error:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from turnkeeper.client import AgentClient
     from turnkeeper.contract import RunRequest, RunResult, RunStatus
     from turnkeeper.errors import RetryTool, StopRun, ToolFailed
+    from turnkeeper.media import Media
     from turnkeeper.probe import Landed, NotLanded, Unknown
     from turnkeeper.spec import Limits, ModelSpec
     from turnkeeper.tools import Tool, ToolContext, tool
@@ -23,6 +24,7 @@ _HOME = {
     "AgentClient": "client",
     "Landed": "probe",
     "Limits": "spec",
+    "Media": "media",
     "ModelSpec": "spec",
     "NotLanded": "probe",
     "RetryTool": "errors",
@@ -42,6 +44,7 @@ __all__ = [
     "AgentClient",
     "Landed",
     "Limits",
+    "Media",
     "ModelSpec",
     "NotLanded",
     "RetryTool",

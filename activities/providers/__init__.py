@@ -7,7 +7,7 @@ of the application does not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -30,6 +30,8 @@ class ModelRequest:
     """Ask the provider to drop thinking blocks that it holds for bound to another conversation."""
     stream: bool = True
     """False after a stream held something that could not be put together without loss."""
+    images: Mapping[str, bytes] = field(default_factory=dict)
+    """By artifact id: the bytes of the images that results in `entries` refer to."""
 
 
 @dataclass
