@@ -79,7 +79,6 @@ class Attachments:
         shown = artifact if made.data is data else await self._put(made.data)
         if shown is None:
             return "not shown: it could not be stored"
-        size = f"{made.width}x{made.height}"
         self.images.append(
             ImageRef(
                 artifact=shown,
@@ -89,10 +88,9 @@ class Attachments:
                 bytes=len(made.data),
             )
         )
-        before = "{}x{}".format(*made.original)
-        return f"shown as image {len(self.images)}, {size}" + (
-            f", made smaller from {before}" if before != size else ""
-        )
+        frame = ", its first frame" if made.animated else ""
+        size = f"{made.width}x{made.height} of {made.original[0]}x{made.original[1]} pixels"
+        return f"shown as image {len(self.images)}{frame}, {size}"
 
     async def _put(self, data: bytes) -> str | None:
         try:

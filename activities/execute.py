@@ -446,8 +446,10 @@ class Execute:
 def _seconds_left(began: float) -> float:
     """Of the attempt's own timeout, less what storing a result takes."""
     limit = activity.info().start_to_close_timeout
-    spent = time.monotonic() - began
-    return limit.total_seconds() - spent - _STORING_SECONDS if limit else math.inf
+    if limit is None:
+        return math.inf
+    seconds = limit.total_seconds()
+    return seconds - min(seconds / 5, _STORING_SECONDS) - (time.monotonic() - began)
 
 
 def _count(metric: str, number: int, **attributes: str) -> None:

@@ -84,6 +84,8 @@ class Picture:
     height: int
     original: tuple[int, int]
     """Width and height before."""
+    animated: bool
+    """There was more than this, its first frame."""
 
 
 def sniff(data: bytes) -> str:
@@ -131,8 +133,15 @@ async def picture(data: bytes, seconds: float = MOST_SECONDS) -> Picture:
     """
     told, made = await _decoded("image", data, seconds)
     width, height = told["size"]
-    # Nothing comes back where nothing was changed.
-    return Picture(made or data, told["media_type"], width, height, tuple(told["original"]))
+    return Picture(
+        # Nothing comes back where nothing was changed.
+        data=made or data,
+        media_type=told["media_type"],
+        width=width,
+        height=height,
+        original=tuple(told["original"]),
+        animated=told["animated"],
+    )
 
 
 async def pdf_pages(data: bytes, first: int, last: int) -> str:

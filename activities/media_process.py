@@ -87,7 +87,8 @@ def image(data: bytes) -> tuple[dict[str, Any], bytes]:
     width, height = opened.size
     if width * height > MAX_PIXELS:
         raise Refused(f"of its {width}x{height} pixels at most {MAX_PIXELS:,} are decoded")
-    told: dict[str, Any] = {"original": [width, height]}
+    moves = bool(getattr(opened, "is_animated", False))
+    told: dict[str, Any] = {"original": [width, height], "animated": moves}
     if _goes_as_it_is(opened, len(data)):
         opened.load()
         media_type = f"image/{str(opened.format).lower()}"

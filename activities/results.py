@@ -77,7 +77,8 @@ def content_of(value: Any) -> str | Parts:
 
 def _parts(value: Any) -> Parts | None:
     """None if there are no media in it."""
-    if isinstance(value, Parts):
+    # By its very type: what only says that it is one may be anything.
+    if type(value) is Parts:
         return value
     items = value if isinstance(value, (list, tuple)) else [value]
     binary = [i for i in items if isinstance(i, (Media, *_BYTES))]

@@ -50,6 +50,6 @@ class ImageRef(BaseModel):
 
 def images_of(entry: Entry) -> list[ImageRef]:
     """The images that are sent along with a result; none for other entries."""
-    if entry.kind != "result":
+    if entry.kind != "result" or not isinstance(entry.value, dict):
         return []
     return [ImageRef.model_validate(image) for image in entry.value.get("images", ())]

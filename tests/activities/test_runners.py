@@ -22,13 +22,13 @@ import pytest
 
 from activities import runners as pool
 from activities.lease import Carrier, Lease, clock
-from activities.results import Unreadable
+from activities.results import Parts, Unreadable
 from activities.runner_handle import Handle
 from activities.runner_process import Lines
 from activities.runners import ProcessEnded, Runners, can_run, tool_environment
 from tests.activities import runner_tools as tools
 from tests.rig import until
-from turnkeeper import RetryTool, StopRun, ToolContext, ToolFailed
+from turnkeeper import Media, RetryTool, StopRun, ToolContext, ToolFailed
 from turnkeeper.tools import Tool
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +62,7 @@ async def runners() -> AsyncIterator[Runners]:
     await made.close()
 
 
-async def run(runners: Runners, tool: Tool, ctx: ToolContext | None = None, **given: Any) -> str:
+async def run(runners: Runners, tool: Tool, ctx: ToolContext | None = None, **given: Any) -> Any:
     """Call as the activity does: validated arguments, the context among them."""
     context = ctx or ToolContext(idempotency_key="k1", tool=tool.name)
     return await runners.call(tool, tool.bind(given, context), context)
@@ -144,7 +144,17 @@ async def test_a_large_result_crosses_whole_and_a_huge_one_is_named(runners: Run
         await run(runners, tools.returns, kind="too large")
 
 
-@pytest.mark.parametrize("kind", ["bytes", "lambda", "generator", "cycle"])
+async def test_bytes_cross_as_they_are(runners: Runners) -> None:
+    """Media and bytes that are no text, among texts, in order; no pickle comes back."""
+    crossed = await run(runners, tools.returns, kind="bytes")
+    assert crossed == Parts([Media(b"\xff\x00\xfe")])
+    crossed = await run(runners, tools.returns, kind="media")
+    assert crossed == Parts(
+        ["a\n\ufffd", Media(b"\n[1]\n", "text/csv", "a.csv"), '{"n":1}', Media(b"", None, "b")]
+    )
+
+
+@pytest.mark.parametrize("kind", ["lambda", "generator", "cycle"])
 async def test_a_result_without_text_is_told_apart_from_a_failure(
     runners: Runners, kind: str
 ) -> None:
