@@ -7,6 +7,7 @@ import time
 import structlog
 
 from activities.media import IMAGE_TYPES, MOST_SECONDS, Undecodable, picture, sniff
+from activities.redact import Redactor
 from activities.results import Parts
 from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.media import ImageRef, Media
@@ -29,10 +30,13 @@ class Attachments:
     its timeout over an image would be made again, or its outcome be called unknown.
     """
 
-    def __init__(self, store: ArtifactStore, owner: str, seconds: float) -> None:
+    def __init__(
+        self, store: ArtifactStore, redactor: Redactor, owner: str, seconds: float
+    ) -> None:
         self.images: list[ImageRef] = []
         """What the model sees of the result, in order."""
         self._store = store
+        self._redactor = redactor
         self._owner = owner
         self._deadline = time.monotonic() + seconds
         self._kept = 0
@@ -49,20 +53,23 @@ class Attachments:
         self._kept += 1
         if self._kept > MAX_KEPT:
             return ""
-        found = sniff(media.data)
+        found, data = sniff(media.data), media.data
+        if found.startswith("text/"):
+            # In these as in other texts. Latin-1 takes any bytes there and back.
+            data = self._redactor.known(data.decode("latin-1")).encode("latin-1")
         media_type = one_line(media.media_type or found, _LONGEST_NAME)
         name = f' "{one_line(media.name, _LONGEST_NAME)}"' if media.name else ""
-        artifact = await self._put(media.data)
+        artifact = await self._put(data)
         where = f"artifact {artifact}" if artifact else "which could not be stored"
         if found in IMAGE_TYPES:
-            what = await self._shown(media.data, artifact)
+            what = await self._shown(data, artifact)
         elif not artifact:
             what = "it is lost"
         elif media_type.startswith(_READABLE):
             what = "read it with read_artifact"
         else:
             what = "binary; give the id to a tool that takes one"
-        return f"[{media_type}{name}, {len(media.data):,} bytes, {where}: {what}]"
+        return f"[{media_type}{name}, {len(data):,} bytes, {where}: {what}]"
 
     async def _shown(self, data: bytes, artifact: str | None) -> str:
         """Have the model see an image; in words, whether and how it does."""

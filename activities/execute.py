@@ -196,7 +196,7 @@ class Execute:
 
     async def _returned(self, asked: ExecuteInput, value: Any, began: float) -> ExecuteOutput:
         owner = str(activity.info().workflow_id)
-        attached = Attachments(self._store, owner, _seconds_left(began))
+        attached = Attachments(self._store, self._redactor, owner, _seconds_left(began))
         try:
             content = content_of(value)
         except Unreadable as error:

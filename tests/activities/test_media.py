@@ -69,7 +69,6 @@ async def test_an_image_that_fits_stays_as_it_is() -> None:
         (lambda: samples.encoded(PIL.Image.new("I;16", (1_600, 160), 40_000)), (1_568, 157)),
         (lambda: samples.encoded(PIL.Image.new("LA", (1_600, 160))), (1_568, 157)),
         (lambda: samples.noise(1_200, 1_200), (1_200, 1_200)),
-        (lambda: samples.noise(1_568, 1_568), (1_568, 1_568)),
     ],
 )
 async def test_an_image_is_made_small_enough(
