@@ -38,7 +38,7 @@ async def test_b60_a_huge_screenshot_and_then_something_else(rig: RigFactory) ->
     """It is made smaller before it enters the transcript: the next turns work, and every request
     that has it is valid."""
     steps = [
-        calls(call("screenshot"), call("screenshot")),
+        calls([("screenshot", {}), ("screenshot", {})]),
         call("clock"),
         lambda exchange: text(f"It is {exchange.last_results[0].text}."),
     ]

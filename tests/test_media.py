@@ -97,7 +97,7 @@ BYTES: dict[str, tuple[Any, str]] = {
     ),
     "a PDF": (
         samples.pdf(["Revenue"]),
-        "[application/pdf, 562 bytes, artifact {id}: read it with read_artifact]",
+        "[application/pdf, {size} bytes, artifact {id}: read it with read_artifact]",
     ),
     "a table with a name": (
         Media(b"a,b\n1,2\n", "text/csv", "rows\n.csv"),
@@ -120,7 +120,7 @@ async def test_bytes_become_an_artifact_and_a_line(rig: RigFactory, kind: str) -
     async with rig(TALK, tools=[fetch], provider=BODIES) as r:
         await fine(r, result := await r.run())
         (block,) = told(r)
-        assert block["text"].endswith(line.format(id=artifact_of(data)))
+        assert block["text"].endswith(line.format(id=artifact_of(data), size=len(data)))
         assert f"artifact {artifact_of(data)}" in block["text"]
         assert await r.store.get(r.ids[-1], artifact_of(data)) == data
         assert result.errors == 0
@@ -259,16 +259,16 @@ def only_file(folder: Path, name: str) -> Path:
 def pair(rig: RigFactory, tmp_path: Path) -> Any:
     """Runs in which something befalls the store between an image and the request that has it."""
 
-    async def run(befalls: Any, *, provider: Any = None) -> tuple[Rig, RunResult]:
+    async def run(befalls: Any) -> tuple[Rig, RunResult]:
         @tool(effect="idempotent")
         async def befall() -> str:
             """After the image is stored, since a change waits for what is before it."""
             befalls(only_file(tmp_path, artifact_of(GIVEN["x"])))
             return "done"
 
-        steps = [calls(call("fetch", {"kind": "x"}), call("befall")), text("I have it.")]
+        steps = [calls([("fetch", {"kind": "x"}), ("befall", {})]), text("I have it.")]
         GIVEN["x"] = samples.plain(30, 20)
-        async with rig(steps, tools=[fetch, befall], provider=provider or BODIES) as r:
+        async with rig(steps, tools=[fetch, befall], provider=BODIES) as r:
             result = await r.run()
             assert await r.task_failures() == 0
             return r, result
