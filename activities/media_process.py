@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageFile import ImageFile
+    from pypdf import PdfReader
 
 MEMORY_BYTES: Final = 2_000_000_000
 """Address space: room for an image of `MAX_PIXELS` in four channels, twice."""
@@ -45,7 +46,7 @@ def main() -> None:
     _bound(arguments.pop("seconds"))
     data = sys.stdin.buffer.read()
     try:
-        told, result = {"image": image, "pdf": pdf}[job](data, **arguments)
+        told, result = image(data) if job == "image" else pdf(data, **arguments)
     except Refused as error:
         told, result = {"refused": str(error)}, b""
     except ImportError as error:
@@ -147,11 +148,7 @@ def _written(made: Image, kind: str, **options: Any) -> bytes:
 
 def pdf(data: bytes, first: int, last: int) -> tuple[dict[str, Any], bytes]:
     """The text of pages, the first of which is 1, and how many there are."""
-    from pypdf import PdfReader
-
-    reader = PdfReader(BytesIO(data))
-    if reader.is_encrypted:
-        _unlock(reader)
+    reader = _opened(data)
     count = len(reader.pages)
     if first > count:
         raise Refused(f"it has {count} pages, and no page {first}")
@@ -168,13 +165,19 @@ def pdf(data: bytes, first: int, last: int) -> tuple[dict[str, Any], bytes]:
     return told, "\n\n".join(shown).encode("utf-8", "replace")
 
 
-def _unlock(reader: Any) -> None:
+def _opened(data: bytes) -> PdfReader:
+    from pypdf import PdfReader
+    from pypdf.errors import DependencyError
+
     try:
-        opened = reader.decrypt("")
-    except Exception:  # noqa: BLE001  ciphers that are not installed, among others
-        opened = False
-    if not opened:
-        raise Refused("it is encrypted: ask for its password, or for a copy without one")
+        reader = PdfReader(BytesIO(data))
+        # Many are encrypted without a password, to forbid printing.
+        locked = reader.is_encrypted and not reader.decrypt("")
+    except DependencyError:
+        locked = True  # by a cipher that needs a further package
+    if locked:
+        raise Refused("it is encrypted: ask for a copy that is not")
+    return reader
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import PIL.Image
 import pypdf
 import pytest
 
-from activities import media, media_process
+from activities import media_process
 from activities.media import BINARY, TEXT, UNKNOWN_TEXT, Undecodable, pdf_pages, picture, sniff
 from tests import media_samples as samples
 from turnkeeper import ToolFailed
@@ -144,7 +144,7 @@ async def test_a_decoder_that_takes_too_long_is_ended() -> None:
 
 async def test_a_decoder_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one does that was led astray, or had not enough memory."""
-    monkeypatch.setattr(media.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(Undecodable, match="ended without an answer"):
         await picture(samples.plain(2, 2))
 
@@ -163,7 +163,7 @@ runpy.run_module("activities.media_process", run_name="__main__")' "$@"
 """
     )
     bare.chmod(0o700)
-    monkeypatch.setattr(media.sys, "executable", str(bare))
+    monkeypatch.setattr(sys, "executable", str(bare))
     with pytest.raises(Undecodable, match=r"no PIL.*, which `pip install 'turnkeeper\[media\]'`"):
         await picture(samples.plain(2, 2))
 
@@ -214,12 +214,28 @@ def test_text_beyond_the_bound_is_left_for_the_next_reading(
     assert text == b"[page 1]\nRevenue\n[the rest of page 1 is not shown]"
 
 
-def _locked() -> bytes:
+def _locked(password: str) -> bytes:
     writer = pypdf.PdfWriter(clone_from=BytesIO(REPORT))
-    writer.encrypt("secret", algorithm="RC4-128")
+    writer.encrypt(password, "owner", algorithm="RC4-128")
     file = BytesIO()
     writer.write(file)
     return file.getvalue()
+
+
+def _ciphered() -> bytes:
+    """By AES, which pypdf alone cannot undo."""
+    digits = " ".join(f"/{name} <{'00' * size}>" for name, size in _HASHES.items())
+    filters = "/CF << /StdCF << /CFM /AESV3 /Length 32 >> >> /StmF /StdCF /StrF /StdCF"
+    locked = f"/Encrypt << /Filter /Standard /V 5 /R 6 /Length 256 /P -4 {digits} {filters} >>"
+    return REPORT.replace(b"/Root", f"/ID [<00> <00>] {locked} /Root".encode())
+
+
+_HASHES = {"O": 48, "U": 48, "OE": 32, "UE": 32, "Perms": 16}
+
+
+async def test_a_pdf_may_be_encrypted_without_a_password() -> None:
+    """As those are that only forbid printing."""
+    assert (await pdf_pages(_locked(""), 1, 1)).endswith("Revenue 2025")
 
 
 @pytest.mark.parametrize(
@@ -230,7 +246,8 @@ def _locked() -> bytes:
         (REPORT, 2, 1, "Pages 2 to 1 are no range"),
         (REPORT[:200], 1, 1, "it is damaged"),
         (b"%PDF-1.4 and no more", 1, 1, "it is damaged"),
-        (_locked(), 1, 1, "it is encrypted"),
+        (_locked("secret"), 1, 1, "it is encrypted"),
+        (_ciphered(), 1, 1, "it is encrypted"),
     ],
 )
 async def test_a_pdf_that_cannot_be_read_is_an_error_in_words(

@@ -62,8 +62,17 @@ async def runners() -> AsyncIterator[Runners]:
     await made.close()
 
 
-async def run(runners: Runners, tool: Tool, ctx: ToolContext | None = None, **given: Any) -> Any:
+async def run(runners: Runners, tool: Tool, ctx: ToolContext | None = None, **given: Any) -> str:
     """Call as the activity does: validated arguments, the context among them."""
+    returned = await crossed(runners, tool, ctx, **given)
+    assert isinstance(returned, str)
+    return returned
+
+
+async def crossed(
+    runners: Runners, tool: Tool, ctx: ToolContext | None = None, **given: Any
+) -> str | Parts:
+    """As `run`, for a tool that may return bytes."""
     context = ctx or ToolContext(idempotency_key="k1", tool=tool.name)
     return await runners.call(tool, tool.bind(given, context), context)
 
@@ -146,10 +155,9 @@ async def test_a_large_result_crosses_whole_and_a_huge_one_is_named(runners: Run
 
 async def test_bytes_cross_as_they_are(runners: Runners) -> None:
     """Media and bytes that are no text, among texts, in order; no pickle comes back."""
-    crossed = await run(runners, tools.returns, kind="bytes")
-    assert crossed == Parts([Media(b"\xff\x00\xfe")])
-    crossed = await run(runners, tools.returns, kind="media")
-    assert crossed == Parts(
+    alone = await crossed(runners, tools.returns, kind="bytes")
+    assert alone == Parts([Media(b"\xff\x00\xfe")])
+    assert await crossed(runners, tools.returns, kind="media") == Parts(
         ["a\n\ufffd", Media(b"\n[1]\n", "text/csv", "a.csv"), '{"n":1}', Media(b"", None, "b")]
     )
 
@@ -719,7 +727,7 @@ class Leased:
         yield
 
 
-async def leased(runners: Runners, lease: Leased, tool: Tool, **given: Any) -> str:
+async def leased(runners: Runners, lease: Leased, tool: Tool, **given: Any) -> str | Parts:
     """A call under a lease."""
     context = ToolContext(tool=tool.name)
     return await runners.call(tool, tool.bind(given, context), context, cast(Lease, lease))
