@@ -10,7 +10,7 @@ WORKDIR /app
 COPY pyproject.toml uv.lock requirements.lock ./
 RUN sed -n '/^uv==/,/[^\\]$/p' requirements.lock > uv.lock.txt \
     && pip install --require-hashes --requirement uv.lock.txt
-RUN uv sync --frozen --no-dev --no-install-project --extra objects
+RUN uv sync --frozen --no-dev --no-install-project --extra media --extra objects
 
 FROM python:3.11-slim
 ENV PATH=/app/.venv/bin:$PATH \

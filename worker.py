@@ -329,6 +329,7 @@ def build_worker(
     from activities.execute import Execute
     from activities.generate import Generate
     from activities.load_agent import LoadAgent
+    from activities.pictures import Pictures
     from activities.redact import Redactor
     from activities.runners import Runners
     from activities.seal import Seal
@@ -344,6 +345,7 @@ def build_worker(
     views = Views(client, store, max_bytes=caches.view_bytes, max_runs=caches.runs)
     # As many threads as slots: a call that waits for a thread would burn its own timeout.
     threads = ThreadPoolExecutor(settings.max_activities, thread_name_prefix="tool")
+    pictures = Pictures(store)
     runners = Runners(most=min(settings.max_activities, 16))
     execute = Execute(registry, store, redactor, threads, runners)
 
@@ -371,10 +373,10 @@ def build_worker(
         workflows=[workflow or AgentRun],
         activities=[
             load_agent.run,
-            Generate(views, providers, redactor).run,
+            Generate(views, pictures, providers, redactor).run,
             execute.run,
             Seal(views, store).run,
-            Summarise(views, providers, redactor).run,
+            Summarise(views, pictures, providers, redactor).run,
             Shorten(views, store, redactor).run,
         ],
         # Passed through, the message types cost a run 0.1 MB instead of 0.67.

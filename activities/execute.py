@@ -18,6 +18,7 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from activities.attachments import Attachments
 from activities.attempts import VAIN_PROBES, Attempts, backoff, earlier_attempts
 from activities.fence import fenced
 from activities.foreign import in_thread, said, trace
@@ -27,12 +28,13 @@ from activities.probing import ask
 from activities.pulse import queue_ms
 from activities.redact import Redactor
 from activities.registry import Registry
-from activities.results import Unreadable, extract, sendable, text_of
+from activities.results import Parts, Unreadable, content_of, extract, sendable
 from activities.runners import Runners, in_process
 from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.contract import ExecuteInput, ExecuteOutput, Timing
 from turnkeeper.entries import result
 from turnkeeper.errors import RetryTool, StopRun, ToolFailed
+from turnkeeper.media import ImageRef
 from turnkeeper.metrics import ATTEMPTS_STOPPED, ATTEMPTS_TIMED_OUT
 from turnkeeper.probe import Answer, Landed, Unknown
 from turnkeeper.spec import stricter
@@ -51,6 +53,7 @@ _BUGS = (
 """The same attempt would fail again."""
 MAX_DELAY_SECONDS = 3_600
 """The longest wait that a tool's RetryTool gets."""
+_STORING_SECONDS = 2.0
 NOTHING_HAPPENED = "RetryTool"
 """The type of a failure that is sure to have changed nothing; the loop knows it, too."""
 
@@ -192,21 +195,25 @@ class Execute:
             raise self._stopped(asked, attempts, lease)
 
     async def _returned(self, asked: ExecuteInput, value: Any, began: float) -> ExecuteOutput:
+        owner = str(activity.info().workflow_id)
+        attached = Attachments(self._store, self._redactor, owner, _seconds_left(began))
         try:
-            text = self._redactor.known(text_of(value))
+            content = content_of(value)
         except Unreadable as error:
             return self._unreadable(asked, error, began)
+        if isinstance(content, Parts):
+            content = await attached.told(content)
+        text, images = self._redactor.known(content), attached.images
         if fits_json(text, asked.result_bytes):
-            return self._output(asked, "ok", text, began)
+            return self._output(asked, "ok", text, began, images=images)
         artifact = None
         try:
-            owner = str(activity.info().workflow_id)
             artifact = await self._store.put(owner, text.encode())
         except (OSError, ValueError) as error:
             # The effect has happened: a store that is down must not have it repeated.
             log.error("result not stored", tool=asked.tool, turn=asked.turn, error=str(error))
         shown = extract(text, asked.result_bytes, artifact)
-        return self._output(asked, "ok", shown, began, artifact=artifact)
+        return self._output(asked, "ok", shown, began, artifact=artifact, images=images)
 
     def _unreadable(self, asked: ExecuteInput, error: Unreadable, began: float) -> ExecuteOutput:
         told = f"The tool ran to its end, but returned {error}, which cannot be shown."
@@ -221,6 +228,7 @@ class Execute:
         *,
         reason: str | None = None,
         artifact: str | None = None,
+        images: Sequence[ImageRef] = (),
     ) -> ExecuteOutput:
         failed = status in ("error", "invalid")
         shown = clip_json(self._redactor.error(text) if failed else text, asked.result_bytes)
@@ -235,10 +243,17 @@ class Execute:
             status=status,
             bytes=len(shown.encode()),
             artifact=artifact,
+            images=len(images) or None,
             **timing.model_dump(exclude_none=True),
         )
         return ExecuteOutput(
-            entry=result(asked.call_id, asked.tool, shown, error=failed),
+            entry=result(
+                asked.call_id,
+                asked.tool,
+                shown,
+                error=failed,
+                images=[image.model_dump() for image in images],
+            ),
             status=status,
             reason=reason,
             artifact=artifact,
@@ -426,6 +441,15 @@ class Execute:
             _heartbeat=heartbeat,
             _artifact=lambda artifact: self._store.get(owner, artifact),
         )
+
+
+def _seconds_left(began: float) -> float:
+    """Of the attempt's own timeout, less what storing a result takes."""
+    limit = activity.info().start_to_close_timeout
+    if limit is None:
+        return math.inf
+    seconds = limit.total_seconds()
+    return seconds - min(seconds / 5, _STORING_SECONDS) - (time.monotonic() - began)
 
 
 def _count(metric: str, number: int, **attributes: str) -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.pictures import Pictures
 from activities.providers import ModelRequest, Progress, Provider, ProviderError
 from activities.providers.admission import UNDIAGNOSED, Admitted, admit_reply
 from activities.pulse import pulse, queue_ms
@@ -52,8 +53,15 @@ class _Past(BaseModel):
 class Generate:
     """The activity `run.generate`."""
 
-    def __init__(self, views: Views, providers: Mapping[str, Provider], redactor: Redactor) -> None:
+    def __init__(
+        self,
+        views: Views,
+        pictures: Pictures,
+        providers: Mapping[str, Provider],
+        redactor: Redactor,
+    ) -> None:
         self._views = views
+        self._pictures = pictures
         self._providers = providers
         self._redactor = redactor
         self._input_tokens = InputTokens()
@@ -110,6 +118,10 @@ class Generate:
         self._views.keep(workflow_id, view)
         return spec, view, source
 
+    async def _images(self, view: View) -> dict[str, bytes]:
+        with as_failures(self._redactor):
+            return await self._pictures.of(str(activity.info().workflow_id), view.entries)
+
     async def _ask(
         self, spec: AgentSpec, view: View, asked: GenerateInput, progress: Progress, past: _Past
     ) -> Admitted:
@@ -121,18 +133,19 @@ class Generate:
                 non_retryable=True,
             )
         began = time.monotonic()
-        request = ModelRequest(
-            spec=spec,
-            entries=list(view.entries),
-            max_tokens=asked.max_tokens,
-            answer_only=bool(asked.answer_only),
-            drop_thinking=bool(asked.drop_thinking),
-            stream=not past.whole,
-            previous_message_id=self._views.previous_message_id(
-                str(activity.info().workflow_id), view
-            ),
-        )
         try:
+            request = ModelRequest(
+                spec=spec,
+                entries=list(view.entries),
+                max_tokens=asked.max_tokens,
+                answer_only=bool(asked.answer_only),
+                drop_thinking=bool(asked.drop_thinking),
+                stream=not past.whole,
+                previous_message_id=self._views.previous_message_id(
+                    str(activity.info().workflow_id), view
+                ),
+                images=await self._images(view),
+            )
             reply = await self._provider(spec).generate(request, progress)
             return admit_reply(reply, turn=asked.turn, known_ids=view.call_ids)
         except ProviderError as error:

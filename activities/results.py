@@ -1,15 +1,19 @@
-"""A tool's return value as the text that the model reads."""
+"""A tool's return value as what the model is told: text, and bytes that are none."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Iterator
+import dataclasses
+import json
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any
 
 from pydantic_core import to_json
 
+from activities.media import TEXT, sniff
 from turnkeeper.artifacts import MAX_ARTIFACT_BYTES
 from turnkeeper.entries import strict_json
 from turnkeeper.errors import AdmissionError
+from turnkeeper.media import Media
 from turnkeeper.text import clip_json, json_size, well_formed
 
 _NOTHING = "(the tool returned nothing)"
@@ -17,24 +21,80 @@ _SCALARS = frozenset({bool, float, int, str, type(None)})
 _MAX_DETAILS_BYTES = 64_000
 
 
+_BYTES = (bytes, bytearray, memoryview)
+
+
 class Unreadable(Exception):
     """A return value that has no text; the tool itself has run to its end."""
 
 
-def text_of(value: Any) -> str:
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """A result that is not text alone."""
+
+    parts: Sequence[str | Media]
+
+    def packed(self) -> bytes:
+        """As it leaves a tool's process: a line of JSON, then the bytes of all media."""
+        media = [p for p in self.parts if isinstance(p, Media)]
+        heads = [
+            p if isinstance(p, str) else [len(p.data), p.media_type, p.name] for p in self.parts
+        ]
+        return b"".join([json.dumps(heads).encode(), b"\n", *(m.data for m in media)])
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> Parts:
+        """What `packed` gave."""
+        at = packed.index(b"\n") + 1
+        parts: list[str | Media] = []
+        for head in json.loads(packed[:at]):
+            if isinstance(head, str):
+                parts.append(head)
+                continue
+            size, media_type, name = head
+            parts.append(Media(packed[at : at + size], media_type, name))
+            at += size
+        return cls(parts)
+
+
+def content_of(value: Any) -> str | Parts:
     """Text as it is; models, dataclasses and containers as JSON, NaN and Infinity as strings.
 
+    `Media`, and bytes that are not text, alone or in a list or tuple, as `Parts`.
+
     Raises:
-        Unreadable: bytes that are not UTF-8, iterators, what JSON cannot say, and what is too large
-            even for the artifact store: it is told before anything copies it.
+        Unreadable: iterators, what JSON cannot say, and what is too large even for the artifact
+            store: it is told before anything copies it.
     """
     try:
-        return _text(value)
+        return _parts(value) or _text(value)
     except Unreadable:
         raise
     except BaseException as error:  # noqa: BLE001 - see below
         # Anything may be returned, and its own serialiser may raise anything, SystemExit too.
         raise Unreadable(f"a {type(value).__name__} ({type(error).__name__})") from None
+
+
+def _parts(value: Any) -> Parts | None:
+    """None if there are no media in it."""
+    # By its very type: what only says that it is one may be anything.
+    if type(value) is Parts:
+        return value
+    items = value if isinstance(value, (list, tuple)) else [value]
+    binary = [i for i in items if isinstance(i, (Media, *_BYTES))]
+    if not binary:
+        return None
+    _refuse_size(sum(len(i.data if isinstance(i, Media) else i) for i in binary), "bytes")
+    media = {id(i): m for i in binary if (m := _media(i))}
+    return Parts([media.get(id(i)) or _text(i) for i in items]) if media else None
+
+
+def _media(item: Media | bytes | bytearray | memoryview) -> Media | None:
+    """None for bytes that are text."""
+    if isinstance(item, Media):
+        return dataclasses.replace(item, data=bytes(item.data))
+    data = bytes(item)
+    return None if sniff(data) == TEXT else Media(data)
 
 
 def _text(value: Any) -> str:
@@ -44,12 +104,8 @@ def _text(value: Any) -> str:
         _refuse_size(str.__len__(value), "characters of text")
         # The plain text of a subclass, whose own methods may do anything.
         return well_formed(str.__str__(value)) or "(empty text)"
-    if isinstance(value, (bytes, bytearray)):
-        _refuse_size(len(value), "bytes")
-        try:
-            return bytes(value).decode()
-        except UnicodeDecodeError:
-            raise Unreadable(f"{len(value)} bytes that are not UTF-8 text") from None
+    if isinstance(value, _BYTES):
+        return bytes(value).decode() or "(empty text)"
     _refuse_endless(value)
     data = to_json(value, inf_nan_mode="strings")
     _refuse_size(len(data), "bytes of JSON")

@@ -83,21 +83,25 @@ class _Calls:
         self._asking = threading.Lock()
         self._number = 0
 
-    def answer(self, content: bytes, flush: Callable[[], None]) -> None:
+    def answer(self, pickled: bytes, flush: Callable[[], None]) -> None:
         """Run a job and send what became of it."""
-        from activities.results import Unreadable, text_of
+        from activities.results import Parts, Unreadable, content_of
 
         threads = set(threading.enumerate())
         try:
-            job = pickle.loads(content)  # noqa: S301  from the worker, which is our parent
+            job = pickle.loads(pickled)  # noqa: S301  from the worker, which is our parent
             function = find(job["module"], job["qualname"])
             arguments = self._arguments(job)
             # From here on the effect may have happened.
             self._send(frames.BEGUN, b"")
             with restored():
                 value = function(**arguments)
-            answer = frames.RETURNED, text_of(value).encode()
+            content = content_of(value)
             value = None
+            if isinstance(content, Parts):
+                answer = frames.PARTS, content.packed()
+            else:
+                answer = frames.RETURNED, content.encode()
         except Unreadable as error:
             answer = frames.UNREADABLE, str(error).encode()
         except BaseException as error:  # noqa: BLE001  a tool may raise anything

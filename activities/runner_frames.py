@@ -1,8 +1,8 @@
 """Messages between a worker and a tool's process: a kind of one byte, a length, the content.
 
 What the worker sends may be pickled: the process is its own child and knows less than the worker
-does. What comes back is JSON and text, never a pickle: the worker holds the provider's key, the
-tool's process does not, and whoever gets at that process should not get at the worker.
+does. What comes back is JSON, text and plain bytes, never a pickle: the worker holds the provider's
+key, the tool's process does not, and whoever gets at that process should not get at the worker.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ HEARTBEAT = b"H"
 LOG = b"L"
 WANTED = b"W"
 RETURNED = b"R"
+PARTS = b"P"
 UNREADABLE = b"U"
 RAISED = b"E"
 DONE = b"D"

@@ -20,7 +20,7 @@ from typing import Any
 import structlog
 
 from activities import runner_frames as frames
-from activities.results import Unreadable
+from activities.results import Parts, Unreadable
 from activities.runner_errors import rebuilt
 from activities.runner_process import CALL_OVER, KILL_SECONDS, extension
 from turnkeeper.errors import StateLost, ToolFailed
@@ -28,6 +28,7 @@ from turnkeeper.tools import Tool, ToolContext
 
 _HOUSE = Path(__file__).resolve().parent.parent
 _CHUNK = 262_144
+_ANSWERS = (frames.RETURNED, frames.PARTS, frames.UNREADABLE, frames.RAISED)
 _LEAVE_SECONDS = 2.0
 """For a process that is to end by itself: its `atexit` functions run."""
 
@@ -138,7 +139,7 @@ class Handle:
         with contextlib.suppress(OSError):
             self._control.send(extension(until))
 
-    async def call(self, job: bytes, context: ToolContext) -> str:
+    async def call(self, job: bytes, context: ToolContext) -> str | Parts:
         """Run one pickled call to its end. Cancellation has killed everything when it goes on.
 
         Raises:
@@ -163,6 +164,8 @@ class Handle:
             self._context, self._around = None, contextvars.Context()
         if kind == frames.RETURNED:
             return content.decode()
+        if kind == frames.PARTS:
+            return Parts.unpacked(content)
         if kind == frames.UNREADABLE:
             raise Unreadable(content.decode())
         raise rebuilt(json.loads(content))
@@ -185,7 +188,7 @@ class Handle:
             for kind, content in arrived:
                 if kind == frames.DONE:
                     return *answer, bool(content)
-                if kind in (frames.RETURNED, frames.UNREADABLE, frames.RAISED):
+                if kind in _ANSWERS:
                     answer = kind, content
                 elif kind == frames.BEGUN:
                     self.begun = True

@@ -41,6 +41,7 @@ from typing import Any
 import structlog
 
 from activities.lease import Lease
+from activities.results import Parts
 from activities.runner_calls import find
 from activities.runner_handle import Handle, NotBegun, ProcessEnded, pickled
 from turnkeeper.errors import RetryTool
@@ -127,10 +128,10 @@ class Runners:
         arguments: Mapping[str, Any],
         context: ToolContext,
         lease: Lease | None = None,
-    ) -> str:
-        """Run a tool's function in a process; what it returned, as the text for the model.
+    ) -> str | Parts:
+        """Run a tool's function in a process; what it returned, as the model is told it.
 
-        The text is made in the process (`activities.results.text_of`): what a tool returns need not
+        That is made in the process (`activities.results.content_of`): what a tool returns need not
         be picklable, and a large result is copied once. On cancellation everything that the call
         started is dead before the CancelledError goes on.
 

@@ -10,6 +10,7 @@ import structlog
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.pictures import Pictures
 from activities.providers import ModelRequest, Progress, Provider, ProviderError
 from activities.providers.admission import Admitted, admit_reply
 from activities.pulse import pulse, queue_ms
@@ -38,8 +39,15 @@ log = structlog.get_logger("turnkeeper.summarise")
 class Summarise:
     """The activity `run.summarise`."""
 
-    def __init__(self, views: Views, providers: Mapping[str, Provider], redactor: Redactor) -> None:
+    def __init__(
+        self,
+        views: Views,
+        pictures: Pictures,
+        providers: Mapping[str, Provider],
+        redactor: Redactor,
+    ) -> None:
         self._views = views
+        self._pictures = pictures
         self._providers = providers
         self._redactor = redactor
 
@@ -63,7 +71,9 @@ class Summarise:
             # As much as half of the view may stay: it is to become a good deal shorter.
             room = sum(map(size, view.entries)) // 2
             covered = tail_from(view.entries, asked.keep_turns, room)
-            output = await self._summary(spec, policy, view.entries[:covered], asked)
+            with as_failures(self._redactor):
+                images = await self._pictures.of(owner, view.entries[:covered])
+            output = await self._summary(spec, policy, view.entries[:covered], images, asked)
         output.timing = Timing(queue_ms=queue_ms(), run_ms=round((time.monotonic() - began) * 1000))
         log.info(
             "summarised" if output.checkpoint else "no summary",
@@ -75,12 +85,17 @@ class Summarise:
         return output
 
     async def _summary(
-        self, spec: AgentSpec, policy: ContextPolicy, entries: list[Entry], asked: SummariseInput
+        self,
+        spec: AgentSpec,
+        policy: ContextPolicy,
+        entries: list[Entry],
+        images: Mapping[str, bytes],
+        asked: SummariseInput,
     ) -> SummariseOutput:
         if len(entries) < 2:
             return SummariseOutput(problem="there is nothing to summarise yet")
         try:
-            reply = await self._ask(_request(spec, policy, entries, asked))
+            reply = await self._ask(_request(spec, policy, entries, images, asked))
         except ProviderError as error:
             raise self._failure(error, asked) from None
         text = _text(reply)
@@ -107,7 +122,11 @@ class Summarise:
 
 
 def _request(
-    spec: AgentSpec, policy: ContextPolicy, entries: list[Entry], asked: SummariseInput
+    spec: AgentSpec,
+    policy: ContextPolicy,
+    entries: list[Entry],
+    images: Mapping[str, bytes],
+    asked: SummariseInput,
 ) -> ModelRequest:
     words = max(50, policy.checkpoint_tokens // 2)
     instruction = message(INSTRUCTION.format(words=words))
@@ -123,6 +142,7 @@ def _request(
         entries=[*entries, instruction],
         max_tokens=spec.model.max_output_tokens,
         drop_thinking=bool(asked.drop_thinking),
+        images=images,
     )
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from turnkeeper.client import AgentClient
     from turnkeeper.contract import RunRequest, RunResult, RunStatus
     from turnkeeper.errors import RetryTool, StopRun, ToolFailed
+    from turnkeeper.media import Media
     from turnkeeper.probe import Landed, NotLanded, Unknown
     from turnkeeper.spec import ContextPolicy, Limits, ModelSpec
     from turnkeeper.tools import Tool, ToolContext, tool
@@ -24,6 +25,7 @@ _HOME = {
     "ContextPolicy": "spec",
     "Landed": "probe",
     "Limits": "spec",
+    "Media": "media",
     "ModelSpec": "spec",
     "NotLanded": "probe",
     "RetryTool": "errors",
@@ -44,6 +46,7 @@ __all__ = [
     "ContextPolicy",
     "Landed",
     "Limits",
+    "Media",
     "ModelSpec",
     "NotLanded",
     "RetryTool",

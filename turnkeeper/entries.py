@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -35,7 +35,8 @@ class Entry(BaseModel):
     `message`: a person's or the runtime's text, value `{"text": str}`.
     `reply`: the model's, in the provider's own JSON (`dialect` names it), value
     `{"role": "assistant", "content": [...]}`.
-    `result`: a tool's, value `{"call_id": str, "tool": str, "text": str, "error"?: true}`.
+    `result`: a tool's, value `{"call_id": str, "tool": str, "text": str, "error"?: true,
+    "images"?: [ImageRef as JSON]}`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -90,11 +91,23 @@ def message(text: str) -> Entry:
     return admit("message", {"text": text})
 
 
-def result(call_id: str, tool: str, text: str, *, error: bool = False) -> Entry:
-    """An admitted `result` entry; every tool call gets exactly one."""
+def result(
+    call_id: str,
+    tool: str,
+    text: str,
+    *,
+    error: bool = False,
+    images: Sequence[Mapping[str, Any]] = (),
+) -> Entry:
+    """An admitted `result` entry; every tool call gets exactly one.
+
+    `images` are `turnkeeper.media.ImageRef`s as JSON.
+    """
     value: dict[str, Any] = {"call_id": call_id, "tool": tool, "text": text}
     if error:
         value["error"] = True
+    if images:
+        value["images"] = [dict(image) for image in images]
     return admit("result", value)
 
 

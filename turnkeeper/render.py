@@ -17,6 +17,7 @@ from typing import Any
 
 from turnkeeper.contract import LOAD_AGENT, RunResult, UnknownCall, Usage
 from turnkeeper.entries import Entry
+from turnkeeper.media import ImageRef, images_of
 from turnkeeper.state import Call, Phase, RunState
 from turnkeeper.text import arguments_line, one_line, printable, utf8_size, well_formed
 
@@ -251,8 +252,16 @@ def _told(entry: Entry) -> tuple[str, str]:
         return "message", str(value.get("text"))
     if entry.kind == "result":
         failed = "error: " if value.get("error") else ""
-        return str(value.get("tool")), failed + str(value.get("text"))
+        told = [failed + str(value.get("text")), *map(image_line, images_of(entry))]
+        return str(value.get("tool")), "\n".join(told)
     return "reply", "\n".join(_block(b) for b in reply_blocks(value)) or "(empty)"
+
+
+def image_line(image: ImageRef) -> str:
+    """An image that the model was shown: `[image 1568x1045 png, artifact ab12cd34ef56…]`."""
+    kind = one_line(image.media_type.removeprefix("image/"), 20)
+    artifact = one_line(image.artifact, 64)[:12]
+    return f"[image {image.width}x{image.height} {kind}, artifact {artifact}…]"
 
 
 def _block(block: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from turnkeeper.entries import Entry, Position, chain
+from turnkeeper.media import images_of
 
 _OBJECT_BYTES = 300
 
@@ -78,5 +79,6 @@ def unanswered(entries: Sequence[Entry]) -> list[str]:
 
 
 def size(entry: Entry) -> int:
-    """Characters of the entry's value as ASCII JSON: at least its bytes as a provider gets them."""
-    return len(json.dumps(entry.value))
+    """What the entry weighs in a request: characters of its value as ASCII JSON, and four for each
+    token of its images."""
+    return len(json.dumps(entry.value)) + 4 * sum(image.tokens for image in images_of(entry))

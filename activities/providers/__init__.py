@@ -7,7 +7,7 @@ of the application does not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -32,6 +32,8 @@ class ModelRequest:
     """False after a stream held something that could not be put together without loss."""
     previous_message_id: str | None = None
     """The provider's id of the run's previous reply: asks why the cache missed, if it does."""
+    images: Mapping[str, bytes] = field(default_factory=dict)
+    """By artifact id: the bytes of the images that results in `entries` refer to."""
 
 
 @dataclass

@@ -7,12 +7,14 @@ byte for byte: the prompt cache and the signatures of thinking blocks depend on 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from binascii import b2a_base64
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from activities.providers import ModelRequest, ProviderError
 from activities.providers.anthropic_cache import place_marks
 from turnkeeper.entries import Entry
+from turnkeeper.media import ImageRef, images_of
 from turnkeeper.spec import ModelSpec, ToolSpec
 
 DIALECT: Final = "anthropic-messages"
@@ -33,8 +35,8 @@ def build_request(request: ModelRequest) -> dict[str, Any]:
     why the cache missed.
 
     Raises:
-        ProviderError: `stop`, for options that set a field of ours, and for replies of another
-            dialect.
+        ProviderError: `stop`, for options that set a field of ours, for replies of another dialect,
+            and for images that are not in the request.
     """
     spec, options = request.spec, dict(request.spec.model.options)
     options.pop("betas", None)
@@ -47,7 +49,7 @@ def build_request(request: ModelRequest) -> dict[str, Any]:
         body["system"] = [{"type": "text", "text": spec.instructions}]
     if spec.tools:
         body["tools"] = [_tool(tool) for tool in spec.tools]
-    body["messages"] = _messages(request.entries)
+    body["messages"] = _messages(request.entries, request.images)
     if control := _cache_control(spec.model):
         place_marks(body, control, automatic="cache_control" in options)
     # Also without an id: the API remembers only requests that have this field, for the next one.
@@ -102,7 +104,7 @@ def _dropping(thinking: Any) -> dict[str, Any]:
     return config
 
 
-def _messages(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+def _messages(entries: Sequence[Entry], images: Mapping[str, bytes]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
@@ -117,7 +119,7 @@ def _messages(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 
     for entry in entries:
         if entry.kind == "result":
-            results.append(_result(entry.value))
+            results.append(_result(entry, images))
         elif entry.kind == "message":
             texts.append({"type": "text", "text": entry.value["text"]})
         elif entry.dialect != DIALECT:
@@ -131,8 +133,25 @@ def _messages(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     return messages
 
 
-def _result(value: dict[str, Any]) -> dict[str, Any]:
-    block = {"type": "tool_result", "tool_use_id": value["call_id"], "content": value["text"]}
+def _result(entry: Entry, images: Mapping[str, bytes]) -> dict[str, Any]:
+    value = entry.value
+    shown = [_image(ref, images) for ref in images_of(entry)]
+    text = value["text"]
+    block = {
+        "type": "tool_result",
+        "tool_use_id": value["call_id"],
+        "content": [{"type": "text", "text": text}, *shown] if shown else text,
+    }
     if value.get("error"):
         block["is_error"] = True
     return block
+
+
+def _image(ref: ImageRef, images: Mapping[str, bytes]) -> dict[str, Any]:
+    data = images.get(ref.artifact)
+    if data is None:
+        # Left out, it would change what the model was shown, and the cached prefix with it.
+        raise ProviderError("stop", "image_not_loaded", f"image {ref.artifact} is not at hand")
+    encoded = b2a_base64(data, newline=False).decode()
+    source = {"type": "base64", "media_type": ref.media_type, "data": encoded}
+    return {"type": "image", "source": source}

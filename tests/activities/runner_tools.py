@@ -25,7 +25,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from turnkeeper import RetryTool, StopRun, ToolContext, ToolFailed, tool
+from turnkeeper import Media, RetryTool, StopRun, ToolContext, ToolFailed, tool
 from turnkeeper.tools import Tool
 
 
@@ -84,7 +84,13 @@ def returns(kind: str) -> Any:
     return {
         "nothing": None,
         "number": float("nan"),
-        "bytes": b"\xff\xfe",
+        "bytes": b"\xff\x00\xfe",
+        "media": [
+            "a\n\ud800",
+            Media(b"\n[1]\n", "text/csv", "a.csv"),
+            {"n": 1},
+            Media(b"", name="b"),
+        ],
         "lambda": lambda: 1,
         "generator": (n for n in range(3)),
         "cycle": cycle,

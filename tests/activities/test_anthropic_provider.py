@@ -306,6 +306,24 @@ def test_mismatched_thinking_can_be_dropped() -> None:
     assert request_betas(request) == (BINDING_BETA,)
 
 
+def test_images_stand_in_their_result_after_the_text() -> None:
+    """The bytes come with the request, never out of an entry; the rest of the prefix stays."""
+    ref = {"artifact": "a1", "media_type": "image/png", "width": 3, "height": 2, "bytes": 4}
+    seen = result("t1", "search", "A map:", images=[ref])
+    entries = [message("Hi"), said(use("t1")), seen]
+    body = build_request(asked(*entries, images={"a1": b"\x89PNG", "other": b"x"}))
+    (block,) = body["messages"][-1]["content"]
+    assert block["content"] == [
+        {"type": "text", "text": "A map:"},
+        {
+            "type": "image",
+            "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw=="},
+        },
+    ]
+    with pytest.raises(ProviderError, match="image a1 is not at hand"):
+        build_request(asked(*entries))
+
+
 # --- Replies ---------------------------------------------------------------------------------
 
 EVERYTHING = reply(

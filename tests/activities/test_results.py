@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from activities import results
+from activities.results import Parts
+from turnkeeper import Media
 
 LIMIT = 1_000
 
@@ -26,9 +28,37 @@ def test_what_no_store_keeps_is_refused_with_its_size(
     """The tool has run to its end: the model is told how much it returned, not an error of ours."""
     monkeypatch.setattr(results, "MAX_ARTIFACT_BYTES", LIMIT)
     with pytest.raises(results.Unreadable, match=r"^\d+ .*, more than the 1000 that are kept,$"):
-        results.text_of(value)
+        results.content_of(value)
 
 
 def test_what_fits_is_text() -> None:
     """The bound is no other thing's business."""
-    assert results.text_of({"a": ["x" * LIMIT]}) == f'{{"a":["{"x" * LIMIT}"]}}'
+    assert results.content_of({"a": ["x" * LIMIT]}) == f'{{"a":["{"x" * LIMIT}"]}}'
+
+
+def test_bytes_that_are_no_text_are_kept_as_they_are() -> None:
+    """Alone or among texts; a list without any is JSON, as it always was."""
+    content_of = results.content_of
+    assert content_of(b"\xff\x00") == Parts([Media(b"\xff\x00")])
+    assert content_of(memoryview(b"\xff\x00")) == Parts([Media(b"\xff\x00")])
+    assert content_of(["a", b"b", b"\xff\x00", {"n": 1}]) == Parts(
+        ["a", "b", Media(b"\xff\x00"), '{"n":1}']
+    )
+    assert content_of(("a", b"b")) == '["a","b"]'
+    assert content_of(b"caf\xc3\xa9") == "café"
+
+
+def test_media_are_what_their_author_says() -> None:
+    """Even where their bytes are text; and all kinds of bytes are taken."""
+    made = Media(bytearray(b"a,b"), "text/csv", "t.csv")  # type: ignore[arg-type]
+    assert results.content_of(made) == Parts([Media(b"a,b", "text/csv", "t.csv")])
+    with pytest.raises(results.Unreadable, match="a Media"):
+        results.content_of(Media("text"))  # type: ignore[arg-type]
+
+
+def test_media_are_refused_before_they_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a result together, as no store keeps more in one object."""
+    monkeypatch.setattr(results, "MAX_ARTIFACT_BYTES", LIMIT)
+    half = Media(b"\xff" * (LIMIT // 2 + 1))
+    with pytest.raises(results.Unreadable, match="1002 bytes, more than the 1000 that are kept"):
+        results.content_of([half, half])

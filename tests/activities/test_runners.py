@@ -22,13 +22,13 @@ import pytest
 
 from activities import runners as pool
 from activities.lease import Carrier, Lease, clock
-from activities.results import Unreadable
+from activities.results import Parts, Unreadable
 from activities.runner_handle import Handle
 from activities.runner_process import Lines
 from activities.runners import ProcessEnded, Runners, can_run, tool_environment
 from tests.activities import runner_tools as tools
 from tests.rig import until
-from turnkeeper import RetryTool, StopRun, ToolContext, ToolFailed
+from turnkeeper import Media, RetryTool, StopRun, ToolContext, ToolFailed
 from turnkeeper.tools import Tool
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,6 +64,15 @@ async def runners() -> AsyncIterator[Runners]:
 
 async def run(runners: Runners, tool: Tool, ctx: ToolContext | None = None, **given: Any) -> str:
     """Call as the activity does: validated arguments, the context among them."""
+    returned = await crossed(runners, tool, ctx, **given)
+    assert isinstance(returned, str)
+    return returned
+
+
+async def crossed(
+    runners: Runners, tool: Tool, ctx: ToolContext | None = None, **given: Any
+) -> str | Parts:
+    """As `run`, for a tool that may return bytes."""
     context = ctx or ToolContext(idempotency_key="k1", tool=tool.name)
     return await runners.call(tool, tool.bind(given, context), context)
 
@@ -144,7 +153,16 @@ async def test_a_large_result_crosses_whole_and_a_huge_one_is_named(runners: Run
         await run(runners, tools.returns, kind="too large")
 
 
-@pytest.mark.parametrize("kind", ["bytes", "lambda", "generator", "cycle"])
+async def test_bytes_cross_as_they_are(runners: Runners) -> None:
+    """Media and bytes that are no text, among texts, in order; no pickle comes back."""
+    alone = await crossed(runners, tools.returns, kind="bytes")
+    assert alone == Parts([Media(b"\xff\x00\xfe")])
+    assert await crossed(runners, tools.returns, kind="media") == Parts(
+        ["a\n\ufffd", Media(b"\n[1]\n", "text/csv", "a.csv"), '{"n":1}', Media(b"", None, "b")]
+    )
+
+
+@pytest.mark.parametrize("kind", ["lambda", "generator", "cycle"])
 async def test_a_result_without_text_is_told_apart_from_a_failure(
     runners: Runners, kind: str
 ) -> None:
@@ -708,7 +726,7 @@ class Leased:
         yield
 
 
-async def leased(runners: Runners, lease: Leased, tool: Tool, **given: Any) -> str:
+async def leased(runners: Runners, lease: Leased, tool: Tool, **given: Any) -> str | Parts:
     """A call under a lease."""
     context = ToolContext(tool=tool.name)
     return await runners.call(tool, tool.bind(given, context), context, cast(Lease, lease))

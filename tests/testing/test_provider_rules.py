@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import random
+import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import httpx2
+import PIL.Image
 import pytest
 
+from tests import media_samples as samples
 from turnkeeper.testing import ScriptedProvider, text
 from turnkeeper.testing.provider.rules import RULES
 
@@ -68,6 +72,23 @@ class Case(NamedTuple):
     bad: Json
     good: Json
     says: str
+
+
+def png(width: int = 30, height: int = 20) -> str:
+    """The head of a PNG, as base64."""
+    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height)
+    return base64.b64encode(head).decode()
+
+
+def image(data: str | None = None, **source: Any) -> Json:
+    """An image block."""
+    source = {"type": "base64", "media_type": "image/png", "data": data or png(), **source}
+    return {"type": "image", "source": source}
+
+
+def seen(*images: Json, **fields: Any) -> Json:
+    """A request with a result that has these images."""
+    return loop([use()], [result(content=[say(), *images], **fields)])
 
 
 GOOD = request()
@@ -313,6 +334,36 @@ CASES = [
         "is_error",
     ),
     Case(
+        "tool_errors_are_text",
+        seen(image(), is_error=True),
+        seen(image()),
+        'content must be type "text"',
+    ),
+    Case(
+        "image_sources",
+        request(user([image(type="path")])),
+        request(user([image()])),
+        "messages.0.content.0.image.source: Input tag",
+    ),
+    Case(
+        "image_sources",
+        seen({"type": "image", "source": {"type": "url", "data": "x"}}),
+        seen({"type": "image", "source": {"type": "url", "url": "https://x.example/a.png"}}),
+        "messages.2.content.0.tool_result.content.1.image.source.url.data",
+    ),
+    Case("image_sources", seen(image(media_type="image/tiff")), seen(image()), "media_type"),
+    Case("image_data", seen(image(media_type="image/gif")), seen(image()), "image/png image"),
+    Case("image_data", seen(image("aGVsbG8=")), seen(image()), "Could not process image"),
+    Case("image_data", seen(image("not base64!")), seen(image()), "Could not process image"),
+    Case("image_count", seen(*[image()] * 101), seen(*[image()] * 100), "101 > 100"),
+    Case("image_sides", seen(image(png(8_001))), seen(image(png(8_000))), "8000 pixels"),
+    Case(
+        "image_sides",
+        seen(*[image(png(2_001))] * 21),
+        seen(*[image(png(2_001))] * 20),
+        "for many-image requests: 2000 pixels",
+    ),
+    Case(
         "server_results_expected",
         request(user(), assistant([SERVER_RESULT]), user()),
         request(user(), assistant([SERVER_USE, SERVER_RESULT]), user()),
@@ -449,6 +500,45 @@ def test_every_rule_has_a_case() -> None:
     holds."""
     assert {case.rule for case in CASES} | OF_THINKING == set(RULES)
     assert all(check.__doc__ for check in RULES.values())
+
+
+def test_an_image_has_at_most_5_mb() -> None:
+    """Of base64, as a strict model counts it."""
+    with (
+        ScriptedProvider(lambda _: text("ok")) as roomy,
+        httpx2.Client(base_url=roomy.url, headers=HEADERS) as client,
+    ):
+        for more, status in ((0, 200), (4, 400)):
+            data = png() + "A" * (5 * 1024 * 1024 - len(png()) + more)
+            assert client.post("/v1/messages", json=seen(image(data))).status_code == status
+        assert roomy.rejections == {"image_data": 1}
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP"])
+def test_an_image_counts_by_its_pixels(http: httpx2.Client, kind: str) -> None:
+    """A token for 750 of them, in a result or beside it, whatever the length of its base64."""
+
+    def tokens(body: Json) -> int:
+        counted = {k: v for k, v in body.items() if k != "max_tokens"}
+        answer = http.post("/v1/messages/count_tokens", json=counted).json()
+        return int(answer["input_tokens"])
+
+    # WebP has three forms of head.
+    forms: list[Json] = [{"lossless": True}, {"quality": 50}, {"exif": PIL.Image.Exif().tobytes()}]
+    options = forms if kind == "WEBP" else [{}]
+    for option in options:
+        images = [
+            image(base64.b64encode(data).decode(), media_type=f"image/{kind.lower()}")
+            for data in (
+                samples.plain(30, 25, kind, **option),
+                samples.encoded(PIL.Image.effect_noise((150, 100), 50), kind, **option),
+            )
+        ]
+        assert len(str(images[1])) > 10 * len(str(images[0]))
+        small, large = (tokens(seen(i)) for i in images)
+        assert large - small == 19
+        small, large = (tokens(request(user([i]))) for i in images)
+        assert large - small == 19
 
 
 @pytest.mark.parametrize(

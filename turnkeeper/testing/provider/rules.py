@@ -27,6 +27,7 @@ from turnkeeper.testing.provider.emitted import (
     call_ids_of,
     seals_of,
 )
+from turnkeeper.testing.provider.images import base64_of, image_blocks, measures
 from turnkeeper.testing.provider.models import Model
 from turnkeeper.testing.provider.prefix import Place, Prefix, head_places, message_places
 from turnkeeper.testing.provider.replies import Json
@@ -705,6 +706,21 @@ def tool_result_content(r: Request) -> Iterator[str]:
 
 
 @rule
+def tool_errors_are_text(r: Request) -> Iterator[str]:
+    """The content of a result that is an error is text alone."""
+    for place in r.of("tool_result"):
+        content = place.block.get("content", "")
+        if place.block.get("is_error") and any(b["type"] != "text" for b in _listed(content)):
+            yield (
+                f'{place.path}.tool_result: all content must be type "text" if "is_error" is true'
+            )
+
+
+def _listed(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else []
+
+
+@rule
 def server_results_expected(r: Request) -> Iterator[str]:
     """A server tool's result follows its server_tool_use."""
     called: set[Any] = {place.block.get("id") for place in r.of("server_tool_use")}
@@ -718,6 +734,91 @@ def server_results_expected(r: Request) -> Iterator[str]:
                         f"`{type_}` block must have a corresponding `server_tool_use` block "
                         "before it."
                     )
+
+
+# --- Images ----------------------------------------------------------------------------------
+
+_MOST_IMAGES: Final = 100
+_MANY_IMAGES: Final = 20
+_LONGEST_SIDE: Final = 8000
+_LONGEST_SIDE_OF_MANY: Final = 2000
+_IMAGE_BYTES: Final = 5 * 1024 * 1024
+_IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_SOURCE_FIELDS: Final = {
+    "base64": {"type", "media_type", "data"},
+    "url": {"type", "url"},
+    "file": {"type", "file_id"},
+}
+
+
+def _images(r: Request) -> list[tuple[str, Json]]:
+    """All images of the messages, each with its path."""
+    return [
+        (f"{place.path}{path}", dict(image))
+        for place in r.of("image", "tool_result")
+        if place.role != "assistant"
+        for path, image in image_blocks(place.block)
+    ]
+
+
+@rule
+def image_sources(r: Request) -> Iterator[str]:
+    """An image comes as base64 of one of four types, by URL or by the id of a file."""
+    for path, image in _images(r):
+        source = image.get("source")
+        if not isinstance(source, dict) or source.get("type") not in _SOURCE_FIELDS:
+            yield f"{path}.image.source: Input tag should be 'base64', 'url' or 'file'"
+        elif source.keys() != _SOURCE_FIELDS[source["type"]]:
+            wrong = min(source.keys() ^ _SOURCE_FIELDS[source["type"]])
+            yield f"{path}.image.source.{source['type']}.{wrong}: Field missing or not permitted"
+        elif source["type"] == "base64" and source["media_type"] not in _IMAGE_TYPES:
+            types = ", ".join(map(repr, _IMAGE_TYPES))
+            yield f"{path}.image.source.base64.media_type: Input should be one of {types}"
+
+
+@rule
+def image_data(r: Request) -> Iterator[str]:
+    """An image is one of the type that it is said to be, and at most 5 MB of base64 (gateways and
+    models differ between 5 and 10)."""
+    for path, image in _images(r):
+        if image["source"]["type"] != "base64":
+            continue
+        data, said = base64_of(image) or "", image["source"]["media_type"]
+        found = measures(data)
+        if len(data) > _IMAGE_BYTES:
+            yield (
+                f"{path}.image.source.base64: image exceeds 5 MB maximum: {len(data)} bytes > "
+                f"{_IMAGE_BYTES} bytes"
+            )
+        elif found is None:
+            yield f"{path}.image.source.base64.data: Could not process image"
+        elif found.media_type != said:
+            yield (
+                f"{path}.image.source.base64.data: The image was specified using the {said} media "
+                f"type, but the image appears to be a {found.media_type} image"
+            )
+
+
+@rule
+def image_count(r: Request) -> Iterator[str]:
+    """There are at most 100 images."""
+    if (count := len(_images(r))) > _MOST_IMAGES:
+        yield f"messages: too many images: {count} > {_MOST_IMAGES}"
+
+
+@rule
+def image_sides(r: Request) -> Iterator[str]:
+    """A side of an image has at most 8,000 pixels; 2,000 where there are more than 20 images."""
+    images = _images(r)
+    longest = _LONGEST_SIDE_OF_MANY if len(images) > _MANY_IMAGES else _LONGEST_SIDE
+    for path, image in images:
+        found = measures(base64_of(image) or "")
+        if found is not None and max(found.width, found.height) > longest:
+            many = " for many-image requests" if longest == _LONGEST_SIDE_OF_MANY else ""
+            yield (
+                f"{path}.image.source.base64.data: At least one of the image dimensions exceed max "
+                f"allowed size{many}: {longest} pixels"
+            )
 
 
 # --- Cache marks -----------------------------------------------------------------------------

@@ -1,0 +1,210 @@
+"""What bytes are, an image as a model takes it, a PDF's pages as text.
+
+Decoding is done by `activities.media_process`, with the packages of `turnkeeper[media]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from turnkeeper.errors import ToolFailed
+
+IMAGE_TYPES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
+"""What models see."""
+TEXT: Final = "text/plain"
+UNKNOWN_TEXT: Final = "text/plain; charset=unknown-8bit"
+"""Text of one byte a character, perhaps Latin-1."""
+BINARY: Final = "application/octet-stream"
+MOST_SECONDS: Final = 20.0
+"""For one image or one reading of a PDF."""
+
+_HOUSE: Final = Path(__file__).resolve().parent.parent
+# Each may take two gigabytes; further ones wait. Threads, since they are the same for every loop.
+_DECODERS: Final = ThreadPoolExecutor(2, thread_name_prefix="media")
+
+_MAGIC: Final = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"),
+    (b"BZh", "application/x-bzip2"),
+    (b"\xfd7zXZ\x00", "application/x-xz"),
+    (b"\x28\xb5\x2f\xfd", "application/zstd"),
+    (b"7z\xbc\xaf\x27\x1c", "application/x-7z-compressed"),
+    (b"II*\x00", "image/tiff"),
+    (b"MM\x00*", "image/tiff"),
+    (b"BM", "image/bmp"),
+    (b"SQLite format 3\x00", "application/vnd.sqlite3"),
+    (b"PAR1", "application/vnd.apache.parquet"),
+    (b"\x7fELF", "application/x-executable"),
+    (b"OggS", "application/ogg"),
+    (b"ID3", "audio/mpeg"),
+    (b"fLaC", "audio/flac"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "application/x-ole-storage"),
+)
+# These cannot be text, whatever follows; other magics count only where the bytes are not UTF-8.
+_SURE: Final = frozenset({"application/pdf", *IMAGE_TYPES})
+_IN_RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav", b"AVI ": "video/x-msvideo"}
+_OFFICE: Final = "application/vnd.openxmlformats-officedocument."
+_IN_ZIP: Final = {
+    b"word/": _OFFICE + "wordprocessingml.document",
+    b"xl/": _OFFICE + "spreadsheetml.sheet",
+    b"ppt/": _OFFICE + "presentationml.presentation",
+}
+_UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
+_HEAD: Final = 65_536
+# What no text has: control characters other than white space and escape.
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
+_HIGH: Final = re.compile(rb"[\x80-\xff]")
+
+
+class Undecodable(Exception):
+    """Raised for an image that cannot be shown; the message says why, for the model."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """An image as a model takes it."""
+
+    data: bytes
+    """The very bytes that were given, if it fits as it is."""
+    media_type: str
+    width: int
+    height: int
+    original: tuple[int, int]
+    """Width and height before."""
+    animated: bool
+    """There was more than this, its first frame."""
+
+
+def sniff(data: bytes) -> str:
+    """The media type that bytes have by themselves; `TEXT` for UTF-8, `BINARY` if unknown."""
+    found = _by_magic(data)
+    if found in _SURE or not _is_utf8(data):
+        return found or _by_sight(data)
+    return TEXT
+
+
+def _by_magic(data: bytes) -> str | None:
+    if data[:4] == b"RIFF":
+        return _IN_RIFF.get(data[8:12])
+    if data[4:8] == b"ftyp":
+        return "video/mp4"
+    found = next((type_ for magic, type_ in _MAGIC if data.startswith(magic)), None)
+    if found == "application/zip":
+        head = data[:_HEAD]
+        return next((type_ for name, type_ in _IN_ZIP.items() if name in head), found)
+    return found
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _by_sight(data: bytes) -> str:
+    if data.startswith(_UTF_16):
+        return "text/plain; charset=utf-16"
+    head = data[:_HEAD]
+    if _CONTROL.search(head) or len(_HIGH.findall(head)) * 3 > len(head):
+        return BINARY
+    return UNKNOWN_TEXT
+
+
+async def picture(data: bytes, seconds: float = MOST_SECONDS) -> Picture:
+    """The image within what every model takes: at most 1,568 pixels a side, 1 MB as base64.
+
+    Raises:
+        Undecodable: it is damaged, too large, not done in time, or the extra is not installed.
+    """
+    told, made = await _decoded("image", data, seconds)
+    width, height = told["size"]
+    return Picture(
+        # Nothing comes back where nothing was changed.
+        data=made or data,
+        media_type=told["media_type"],
+        width=width,
+        height=height,
+        original=tuple(told["original"]),
+        animated=told["animated"],
+    )
+
+
+async def pdf_pages(data: bytes, first: int, last: int) -> str:
+    """The text of the pages `first` to `last` of a PDF, both included and counted from 1.
+
+    At most 50 pages and 200,000 characters are read at once; the first line says which pages these
+    are, and of how many.
+
+    Raises:
+        ToolFailed: it is damaged, encrypted, has no such page, is not done in time, or the extra is
+            not installed; in words for the model.
+    """
+    if not 1 <= first <= last:
+        raise ToolFailed(f"Pages {first} to {last} are no range: count from 1, first to last.")
+    try:
+        told, text = await _decoded("pdf", data, MOST_SECONDS, first=first, last=last)
+    except Undecodable as error:
+        raise ToolFailed(f"The PDF cannot be read: {error}.") from None
+    return f"[pages {first} to {told['last']} of {told['pages']}]\n{text.decode()}"
+
+
+async def _decoded(
+    job: str, data: bytes, seconds: float, **arguments: Any
+) -> tuple[dict[str, Any], bytes]:
+    loop = asyncio.get_running_loop()
+    try:
+        # The wait for a free decoder counts, too.
+        async with asyncio.timeout(seconds):
+            work = loop.run_in_executor(_DECODERS, _run, job, data, seconds, arguments)
+            told, result = await work
+    except TimeoutError:
+        raise Undecodable(_too_slow(seconds)) from None
+    if refused := told.get("refused"):
+        raise Undecodable(refused)
+    if missing := told.get("missing"):
+        raise Undecodable(
+            f"this worker has no {missing}, which `pip install 'turnkeeper[media]'` brings"
+        )
+    return told, result
+
+
+def _run(
+    job: str, data: bytes, seconds: float, arguments: dict[str, Any]
+) -> tuple[dict[str, Any], bytes]:
+    command = [sys.executable, "-P", "-m", "activities.media_process", job]
+    try:
+        done = subprocess.run(
+            [*command, json.dumps({"seconds": seconds, **arguments})],
+            input=data,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={"PYTHONPATH": str(_HOUSE)},
+            timeout=seconds,
+            check=True,
+        )
+    except subprocess.TimeoutExpired:
+        return {"refused": _too_slow(seconds)}, b""
+    except (OSError, subprocess.CalledProcessError) as error:
+        return {"refused": f"its decoder ended without an answer ({error})"}, b""
+    head, _, result = done.stdout.partition(b"\n")
+    told: dict[str, Any] = json.loads(head)
+    return told, result
+
+
+def _too_slow(seconds: float) -> str:
+    return f"it was not decoded within {seconds:.1f} s"
