@@ -225,9 +225,11 @@ async def _prepare(
     registry = Registry(find_agents(modules))
     providers = startup.providers(registry, redactor)
     client, artifacts = await _connect(options)
-    store = open_store(options.artifacts or artifacts)
+    namespace = await startup.namespace(client)
+    store = open_store(options.artifacts or artifacts, namespace=namespace)
     readiness.check(registry, client.data_converter)
     await startup.report(registry, client, options.task_queue, redactor)
+    await startup.report_store(store, client, options.task_queue)
     settings = Settings(
         task_queue=options.task_queue,
         max_activities=options.max_activities,
@@ -313,6 +315,7 @@ def build_worker(
     from activities.execute import Execute
     from activities.generate import Generate
     from activities.load_agent import LoadAgent
+    from activities.memory import Memories
     from activities.redact import Redactor
     from activities.runners import Runners
     from activities.seal import Seal
@@ -326,7 +329,8 @@ def build_worker(
     # As many threads as slots: a call that waits for a thread would burn its own timeout.
     threads = ThreadPoolExecutor(settings.max_activities, thread_name_prefix="tool")
     runners = Runners(most=min(settings.max_activities, 16))
-    execute = Execute(registry, store, redactor, threads, runners)
+    memories = Memories(client, store)
+    execute = Execute(registry, store, redactor, threads, runners, memories=memories)
 
     class Serving(Worker):
         async def shutdown(self) -> None:

@@ -14,7 +14,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from activities.read_artifact import read_artifact
+from activities import built_in
 from activities.registry import Registry
 from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.contract import (
@@ -69,9 +69,7 @@ class LoadAgent:
         agent = self._registry.agents.get(asked.agent)
         if agent is None:
             raise self._unknown(asked.agent)
-        spec = _with_limits(agent.spec(), asked.limits)
-        if spec.tools:
-            spec = spec.model_copy(update={"tools": (*spec.tools, read_artifact.spec)})
+        spec = built_in.extended(_with_limits(agent.spec(), asked.limits))
         # Without the limits: no request is made of them, and callers may compute them anew for each
         # run, where all runs of an agent are to share one spec in a worker's memory.
         digest = digest_of(spec.model_dump(mode="json", exclude={"limits"}))

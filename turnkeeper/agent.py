@@ -10,12 +10,10 @@ from pydantic import ValidationError
 
 from turnkeeper.contract import problem_text
 from turnkeeper.errors import DefinitionError
-from turnkeeper.spec import AgentSpec, HistoryPolicy, Limits, ModelSpec, OnUnknown
+from turnkeeper.spec import NOTES, AgentSpec, HistoryPolicy, Limits, ModelSpec, OnUnknown
 from turnkeeper.tools import Tool
 
 AGENT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-RESERVED = "read_artifact"
-"""The built-in tool that every agent with tools has."""
 
 
 class Agent:
@@ -33,6 +31,7 @@ class Agent:
         on_unknown: a call may or may not have taken effect: `tell` the model, `wait` until a person
             resolves it (`starter.py unknown`), or `stop` the run with `outcome_unknown`.
         history: when to continue as new; for tests and unusual histories.
+        notes: give the model a scratchpad, the tools `note` and `read_notes`.
 
     Raises:
         DefinitionError: says which argument is wrong and how to mend it.
@@ -51,6 +50,7 @@ class Agent:
         on_invalid_call: Literal["tell", "stop"] = "tell",
         on_unknown: OnUnknown = "tell",
         history: HistoryPolicy | None = None,
+        notes: bool = False,
     ) -> None:
         if not AGENT_NAME.fullmatch(name):
             raise DefinitionError(f"agent name {name!r}: use 1 to 64 letters, digits, _ . and -")
@@ -71,9 +71,11 @@ class Agent:
                 on_invalid_call=on_invalid_call,
                 on_unknown=on_unknown,
                 history=history or HistoryPolicy(),
+                notes=notes,
             )
         except ValidationError as error:
             raise DefinitionError(f"agent {name!r}: {problem_text(error)}") from None
+        _refuse_reserved(self._spec)
 
     def spec(self) -> AgentSpec:
         """The agent as data."""
@@ -88,11 +90,19 @@ def _by_name(agent: str, tools: Sequence[Tool]) -> dict[str, Tool]:
                 f"agent {agent!r}: {getattr(item, '__name__', item)!r} is not a tool; "
                 "declare it with @tool"
             )
-        if item.name == RESERVED:
-            raise DefinitionError(f"agent {agent!r}: the tool name {RESERVED!r} is reserved")
         if item.name in found:
             raise DefinitionError(
                 f"agent {agent!r}: two tools are called {item.name!r}; list it once, or rename one"
             )
         found[item.name] = item
     return found
+
+
+def _refuse_reserved(spec: AgentSpec) -> None:
+    for name in spec.built_in():
+        if spec.tool(name) is not None:
+            without = ", or leave out notes=True" if name in NOTES else ""
+            raise DefinitionError(
+                f"agent {spec.name!r}: {name!r} is the name of a built-in tool; "
+                f"rename yours{without}"
+            )

@@ -37,6 +37,12 @@ MAX_INLINE_RESULT_BYTES = 24_000
 and id."""
 
 
+BUILT_IN = ("read_artifact", "search_artifact", "recall")
+"""Names of the tools that every agent with tools or notes has besides its own."""
+NOTES = ("note", "read_notes")
+"""Names of the tools that an agent with notes has, too."""
+
+
 class Strict(BaseModel):
     """What authors and callers write: unknown fields are refused by name, never ignored.
 
@@ -149,6 +155,8 @@ class AgentSpec(Strict):
     """A call that may or may not have taken effect: tell the model, wait until a person resolves
     it, or end the run with `outcome_unknown`. None is a spec of before this was published: told."""
     history: HistoryPolicy = HistoryPolicy()
+    notes: bool = False
+    """Whether the agent has the built-in tools `note` and `read_notes`."""
     artifact: str | None = None
     """Where the whole spec lies when it is too large for history; then instructions, descriptions
     and schemas are empty here."""
@@ -156,6 +164,12 @@ class AgentSpec(Strict):
     def tool(self, name: str) -> ToolSpec | None:
         """The tool of that name, if the agent has it."""
         return next((t for t in self.tools if t.name == name), None)
+
+    def built_in(self) -> tuple[str, ...]:
+        """Names of the built-in tools that a run of this agent is given."""
+        if not (self.tools or self.notes):
+            return ()
+        return (*BUILT_IN, *(NOTES if self.notes else ()))
 
     def outline(self, artifact: str) -> AgentSpec:
         """The spec without its long texts, which lie in the artifact store under `artifact`."""
