@@ -26,6 +26,7 @@ from turnkeeper.contract import (
 )
 from turnkeeper.entries import digest_of
 from turnkeeper.spec import AgentSpec, Limits
+from turnkeeper.text import one_line
 
 MAX_INLINE_SPEC_BYTES = 256_000
 """A larger spec goes to the artifact store, and the run carries its outline."""
@@ -106,7 +107,16 @@ class LoadAgent:
         data = spec.model_dump_json().encode()
         if len(data) <= MAX_INLINE_SPEC_BYTES:
             return spec
-        return spec.outline(await self._store.put(str(activity.info().workflow_id), data))
+        try:
+            artifact = await self._store.put(str(activity.info().workflow_id), data)
+        except OSError as error:
+            # Waited for a minute: the server's own delays are for an agent that is deployed.
+            raise ApplicationError(
+                f"the agent's spec cannot be stored: {one_line(str(error), 300)}",
+                type="store_unavailable",
+                next_retry_delay=timedelta(seconds=min(2.0 ** (activity.info().attempt - 1), 10)),
+            ) from None
+        return spec.outline(artifact)
 
 
 def _with_limits(spec: AgentSpec, asked: dict[str, Any]) -> AgentSpec:
