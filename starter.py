@@ -104,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_list(commands)
     _add_unknown(commands)
     _add_stop(commands)
+    _add_artifacts(commands)
     _add_demo(commands)
     _add_dev(commands)
     return parser
@@ -189,6 +190,38 @@ def _add_stop(commands: Any) -> None:
     _add_json(parser)
 
 
+def _add_artifacts(commands: Any) -> None:
+    summary = "What runs have in the artifact store; remove what those that are gone have left."
+    parser = commands.add_parser("artifacts", help=summary, description=summary)
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    listing = _add(
+        actions, "list", "artifacts:list_artifacts", "List what each run has, last stored first."
+    )
+    collecting = _add(
+        actions,
+        "gc",
+        "artifacts:gc",
+        "Show what runs have left that are gone from Temporal; remove it with --yes.",
+    )
+    collecting.add_argument("--yes", action="store_true", help="remove it")
+    collecting.add_argument(
+        "--grace",
+        type=_grace,
+        default=3_600,
+        metavar="SECONDS",
+        help="spare runs that stored something within that time (default 3600, at least 60)",
+    )
+    collecting.add_argument(
+        "--unrecorded",
+        action="store_true",
+        help="also what releases stored that did not record their namespace: only where no other "
+        "namespace or server has used the store",
+    )
+    for action in (listing, collecting):
+        action.add_argument("--artifacts", metavar="URL", help="the store (TURNKEEPER_ARTIFACTS)")
+        _add_json(action)
+
+
 def _add_demo(commands: Any) -> None:
     parser = _add(commands, "demo", "demo:demo", "One agent answers one question.")
     parser.add_argument("--crash", action="store_true", help="kill its worker twice meanwhile")
@@ -227,6 +260,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+def _grace(text: str) -> int:
+    number = int(text)
+    if number < 60:
+        raise argparse.ArgumentTypeError("at least 60: what was just stored may be of a new run")
     return number
 
 

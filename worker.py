@@ -52,7 +52,7 @@ class Settings:
     blocked_seconds: float = 60
     """How long the event loop may stand still until the process ends itself; 0: for ever."""
     cache_mb: float | None = None
-    """Megabytes for the caches of runs and of what was said in them; see `activities.memory`. By
+    """Megabytes for the caches of runs and of what was said in them; see `activities.capacity`. By
     default a quarter of the memory that this process may use."""
     unknown_agent_seconds: float = 8
     """How long other workers are asked for an agent that this one does not have."""
@@ -226,7 +226,7 @@ async def _prepare(
         ConnectionError: no Temporal server.
         ValueError: a setting.
     """
-    from activities import memory, readiness, startup
+    from activities import capacity, readiness, startup
     from activities.registry import Registry, find_agents
     from turnkeeper.artifacts import open_store
 
@@ -239,9 +239,11 @@ async def _prepare(
     registry = Registry(find_agents(modules))
     providers = startup.providers(registry, redactor)
     client, artifacts = await _connect(options)
-    store = open_store(options.artifacts or artifacts)
+    namespace = await startup.namespace(client)
+    store = open_store(options.artifacts or artifacts, namespace=namespace)
     readiness.check(registry, client.data_converter)
     await startup.report(registry, client, options.task_queue, redactor)
+    await startup.report_store(store, client, options.task_queue)
     settings = Settings(
         task_queue=options.task_queue,
         max_activities=options.max_activities,
@@ -253,7 +255,7 @@ async def _prepare(
     )
     grace = _grace(registry, settings)
     startup.warn_of_grace(grace)
-    startup.tell_caches(memory.caches(settings.cache_mb))
+    startup.tell_caches(capacity.caches(settings.cache_mb))
     made = build_worker(client, registry, providers, store, settings, redactor=redactor)
     return made, list(registry.agents), grace
 
@@ -325,10 +327,11 @@ def build_worker(
     from temporalio.worker import Worker
     from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-    from activities import memory, neighbours
+    from activities import capacity, neighbours
     from activities.execute import Execute
     from activities.generate import Generate
     from activities.load_agent import LoadAgent
+    from activities.memory import Memories
     from activities.pictures import Pictures
     from activities.redact import Redactor
     from activities.runners import Runners
@@ -341,13 +344,14 @@ def build_worker(
     settings = settings or Settings()
     grace = _grace(registry, settings)
     redactor = redactor or Redactor.from_environment()
-    caches = memory.caches(settings.cache_mb)
+    caches = capacity.caches(settings.cache_mb)
     views = Views(client, store, max_bytes=caches.view_bytes, max_runs=caches.runs)
     # As many threads as slots: a call that waits for a thread would burn its own timeout.
     threads = ThreadPoolExecutor(settings.max_activities, thread_name_prefix="tool")
     pictures = Pictures(store)
     runners = Runners(most=min(settings.max_activities, 16))
-    execute = Execute(registry, store, redactor, threads, runners)
+    memories = Memories(client, store)
+    execute = Execute(registry, store, redactor, threads, runners, memories=memories)
 
     class Serving(Worker):
         async def shutdown(self) -> None:

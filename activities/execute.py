@@ -24,6 +24,7 @@ from activities.fence import fenced
 from activities.foreign import in_thread, said, trace
 from activities.in_flight import InFlight
 from activities.lease import Lease
+from activities.memory import Memories
 from activities.probing import ask
 from activities.pulse import queue_ms
 from activities.redact import Redactor
@@ -70,6 +71,8 @@ class Execute:
         redactor: Redactor,
         threads: ThreadPoolExecutor,
         runners: Runners,
+        *,
+        memories: Memories,
     ) -> None:
         self.in_flight = InFlight()
         """The calls that this worker is at."""
@@ -78,6 +81,7 @@ class Execute:
         self._redactor = redactor
         self._threads = threads
         self._runners = runners
+        self._memories = memories
 
     @activity.defn(dynamic=True)
     async def run(self, args: Sequence[RawValue]) -> ExecuteOutput:
@@ -412,7 +416,7 @@ class Execute:
 
     def _context(self, asked: ExecuteInput, attempts: Attempts, lease: Lease) -> ToolContext:
         info = activity.info()
-        owner = str(info.workflow_id)
+        owner, run_id = str(info.workflow_id), str(info.workflow_run_id)
         loop, thread = asyncio.get_running_loop(), threading.get_ident()
         here = contextvars.copy_context()
 
@@ -434,12 +438,14 @@ class Execute:
             turn=asked.turn,
             call_id=asked.call_id,
             workflow_id=owner,
-            run_id=str(info.workflow_run_id),
+            run_id=run_id,
             metadata=asked.metadata,
             log=log.bind(tool=asked.tool, turn=asked.turn, key=asked.key),
             resume_from=attempts.details,
             _heartbeat=heartbeat,
             _artifact=lambda artifact: self._store.get(owner, artifact),
+            _part=functools.partial(self._store.read, owner),
+            _memory=lambda: self._memories.of(owner, run_id, asked.turn),
         )
 
 

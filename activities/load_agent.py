@@ -15,8 +15,8 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from activities import built_in
 from activities.providers import Provider
-from activities.read_artifact import read_artifact
 from activities.registry import Registry
 from activities.windows import Windows, head_tokens
 from turnkeeper.artifacts import ArtifactStore
@@ -29,6 +29,7 @@ from turnkeeper.contract import (
 )
 from turnkeeper.entries import digest_of
 from turnkeeper.spec import AgentSpec, Limits
+from turnkeeper.text import one_line
 
 MAX_INLINE_SPEC_BYTES = 256_000
 """A larger spec goes to the artifact store, and the run carries its outline."""
@@ -74,9 +75,7 @@ class LoadAgent:
         agent = self._registry.agents.get(asked.agent)
         if agent is None:
             raise self._unknown(asked.agent)
-        spec = _with_limits(agent.spec(), asked.limits)
-        if spec.tools:
-            spec = spec.model_copy(update={"tools": (*spec.tools, read_artifact.spec)})
+        spec = built_in.extended(_with_limits(agent.spec(), asked.limits))
         spec = spec.model_copy(update={"model": await self._windows.measured(spec.model)})
         # Without the limits: no request is made of them, and callers may compute them anew for each
         # run, where all runs of an agent are to share one spec in a worker's memory.
@@ -115,7 +114,16 @@ class LoadAgent:
         data = spec.model_dump_json().encode()
         if len(data) <= MAX_INLINE_SPEC_BYTES:
             return spec
-        return spec.outline(await self._store.put(str(activity.info().workflow_id), data))
+        try:
+            artifact = await self._store.put(str(activity.info().workflow_id), data)
+        except OSError as error:
+            # Waited for a minute: the server's own delays are for an agent that is deployed.
+            raise ApplicationError(
+                f"the agent's spec cannot be stored: {one_line(str(error), 300)}",
+                type="store_unavailable",
+                next_retry_delay=timedelta(seconds=min(2.0 ** (activity.info().attempt - 1), 10)),
+            ) from None
+        return spec.outline(artifact)
 
 
 def _with_limits(spec: AgentSpec, asked: dict[str, Any]) -> AgentSpec:

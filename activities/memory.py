@@ -1,82 +1,217 @@
-"""How much memory a worker's caches may take: a share of what the machine allows it.
+"""What was said in a run, for the model itself: found again by words, and its notes.
 
-The cache of workflows can only be bounded by a number of runs, so each is counted at what the
-largest one takes: the bound holds whatever the runs are like. A run that is evicted is replayed
-from its history when something happens to it, which takes some ten milliseconds.
+The transcript is the source; of it this keeps an index, SQLite's full-text search in memory, that
+grows as the transcript does. It is as large as the texts, and bounded over all runs of a worker.
 """
 
 from __future__ import annotations
 
-import os
-import resource
-from dataclasses import dataclass
-from pathlib import Path
+import asyncio
+import json
+import re
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-RUN_BYTES = 2_000_000
-"""What a cached run takes at most: its state stays under 1 MB as JSON, and is measured at less than
-twice that in memory (`python -m bench.waiting`); a run with little to say takes a seventh."""
-SHARE = 4
-"""The caches take one part in so many of the memory, unless told otherwise."""
-MIN_BYTES = 64_000_000
-MIN_RUNS, MAX_RUNS = 50, 10_000
-"""With fewer, runs that are at work would be replayed at every step; more are not watched over by
-one process."""
+from temporalio.client import Client
 
+from turnkeeper.artifacts import ArtifactStore
+from turnkeeper.entries import Entry, Position
+from turnkeeper.history import read_transcript
+from turnkeeper.render import reply_calls, reply_text
+from turnkeeper.text import one_line
+from turnkeeper.view import call_ids
 
-@dataclass(frozen=True)
-class Caches:
-    """What a worker keeps at most."""
-
-    runs: int
-    """Workflows, and views."""
-    view_bytes: int
-    """Of the views together."""
-
-
-def caches(megabytes: float | None = None) -> Caches:
-    """The caches for so many megabytes, or for a share of `available()`: half for workflows, half
-    for views."""
-    budget = available() // SHARE if megabytes is None else int(megabytes * 1_000_000)
-    half = max(budget, MIN_BYTES) // 2
-    return Caches(runs=min(max(half // RUN_BYTES, MIN_RUNS), MAX_RUNS), view_bytes=half)
-
-
-def available(root: Path = Path("/")) -> int:
-    """Bytes of memory that this process may use: the machine's, its control group's limit, or that
-    of its address space, whichever is least."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits(root)]
-    space, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if space != resource.RLIM_INFINITY:
-        limits.append(space)
-    return min(limits)
+_CACHE_BYTES = 64_000_000
+"""Texts of all runs whose index is kept; the run that was asked last is kept whatever its size."""
+_MAX_WORDS = 32
+_SNIPPET_WORDS = 40
+_SNIPPET = 400
+_SILENT = frozenset({"recall", "read_notes"})
+"""Tools whose calls and results repeat what was said: found, they would hide where it was said."""
+# A writing without spaces is one word to SQLite: a mark between its characters makes each a word.
+_MARK = "\u200b"
+_UNSPACED = re.compile(
+    "([\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff])"
+)
+_WORD = re.compile(rf"[\w{_MARK}]+")
+_TABLE = "CREATE VIRTUAL TABLE said USING fts5(text, tokenize='porter unicode61'{})"
 
 
-def _group_limits(root: Path) -> list[int]:
-    """Of the control group that this process is in, and of all above it."""
-    found = []
-    for folder, name in _groups(root):
-        for place in (folder, *folder.parents):
-            try:
-                found.append(int((place / name).read_text()))
-            except (OSError, ValueError):
-                # No such group in this container, or "max".
-                continue
-    return found
+class Said(NamedTuple):
+    """One entry of the transcript as text."""
+
+    who: str
+    text: str
 
 
-def _groups(root: Path) -> list[tuple[Path, str]]:
-    """Folders of this process's groups, and the file there that has the limit."""
+class Found(NamedTuple):
+    """An entry that matches."""
+
+    number: int
+    who: str
+    snippet: str
+
+
+class Memory:
+    """What was said in one run up to the reply whose calls are at work."""
+
+    def __init__(self) -> None:
+        self.position = Position()
+        self.bytes = 0
+        """Of the texts."""
+        self.notes: dict[str, str] = {}
+        """By title, the last one written at the end."""
+        self._said: list[Said] = []
+        self._noted: dict[str, tuple[str, str]] = {}
+        # Attempts of one call may be in several threads; without the texts, which are here already.
+        self._lock = threading.Lock()
+        self._index = sqlite3.connect(":memory:", check_same_thread=False)
+        self._index.execute(_TABLE.format(", content=''"))
+
+    def grow(self, entries: Sequence[Entry]) -> None:
+        """Take over what follows."""
+        with self._lock:
+            for entry in entries:
+                said = _said(entry)
+                self._said.append(said)
+                self.bytes += len(said.text)
+                self._note(entry)
+                if said.text and not (entry.kind == "result" and _tool(entry) in _SILENT):
+                    row = (len(self._said), _spaced(said.text))
+                    self._index.execute("INSERT INTO said(rowid, text) VALUES (?, ?)", row)
+            self.position = self.position.after(entries)
+
+    def entry(self, number: int) -> Said | None:
+        """The entry of this number, from 1 as `starter.py show` counts them."""
+        return self._said[number - 1] if 0 < number <= len(self._said) else None
+
+    def __len__(self) -> int:
+        return len(self._said)
+
+    def search(self, query: str, most: int) -> list[Found]:
+        """The entries that match best, by BM25: any of the words, in any of their English forms."""
+        wanted = _expression(query)
+        if not wanted:
+            return []
+        with self._lock:
+            rows = self._index.execute(
+                "SELECT rowid FROM said WHERE said MATCH ? ORDER BY rank LIMIT ?", (wanted, most)
+            ).fetchall()
+        numbers = [int(number) for (number,) in rows]
+        snippets = _snippets([self._said[n - 1].text for n in numbers], wanted)
+        return [
+            Found(n, self._said[n - 1].who, snippet)
+            for n, snippet in zip(numbers, snippets, strict=True)
+        ]
+
+    def _note(self, entry: Entry) -> None:
+        """A note counts once its result says that it was taken."""
+        if entry.kind == "reply":
+            calls = zip(call_ids(entry), reply_calls(entry.value), strict=False)
+            self._noted = {i: _written(a) for i, (tool, a) in calls if tool == "note"}
+        elif entry.kind == "result" and not entry.value.get("error"):
+            title, text = self._noted.pop(entry.value["call_id"], ("", ""))
+            self.notes.pop(title, None)
+            if text:
+                self.notes[title] = text
+
+
+class Memories:
+    """The memories of the runs that asked last."""
+
+    def __init__(self, client: Client, store: ArtifactStore) -> None:
+        self._client = client
+        self._store = store
+        self._known: OrderedDict[str, tuple[tuple[str, int], Memory]] = OrderedDict()
+        # A transcript of months is some ten megabytes: one at a time is read.
+        self._reading = asyncio.Lock()
+
+    async def of(self, workflow_id: str, run_id: str, turn: int) -> Memory:
+        """What was said in a run up to the reply of a turn.
+
+        Raises:
+            StateLost: a part is missing or was changed.
+            OSError: the store cannot be read now.
+            RPCError: Temporal cannot be reached.
+        """
+        async with self._reading:
+            when, memory = self._known.get(workflow_id, (("", 0), Memory()))
+            if when != (run_id, turn):
+                found = await read_transcript(self._client, self._store, workflow_id, run_id)
+                memory = await asyncio.to_thread(_grown, memory, found.entries)
+            self._keep(workflow_id, (run_id, turn), memory)
+            return memory
+
+    def _keep(self, workflow_id: str, when: tuple[str, int], memory: Memory) -> None:
+        self._known[workflow_id] = when, memory
+        self._known.move_to_end(workflow_id)
+        total = sum(kept.bytes for _, kept in self._known.values())
+        while len(self._known) > 1 and total > _CACHE_BYTES:
+            _, (_, oldest) = self._known.popitem(last=False)
+            total -= oldest.bytes
+
+
+def _grown(memory: Memory, entries: Sequence[Entry]) -> Memory:
+    """A memory of `entries`: the given one if they begin with what it has, as they do but after a
+    reset or a change in what a release keeps."""
+    if Position().after(entries[: len(memory)]) != memory.position:
+        memory = Memory()
+    memory.grow(entries[len(memory) :])
+    return memory
+
+
+# --- entries as text ------------------------------------------------------------------------------
+
+
+def _said(entry: Entry) -> Said:
+    value = entry.value if isinstance(entry.value, dict) else {}
+    if entry.kind == "message":
+        return Said("message", str(value.get("text") or ""))
+    if entry.kind == "result":
+        return Said(f"result of {_tool(entry)}", str(value.get("text") or ""))
+    calls = [
+        f"{tool} {json.dumps(arguments, ensure_ascii=False)}"
+        for tool, arguments in reply_calls(value)
+        if tool not in _SILENT
+    ]
+    return Said("you", "\n".join(t for t in (reply_text(value), *calls) if t))
+
+
+def _tool(entry: Entry) -> str:
+    return one_line(str(entry.value.get("tool")), 64)
+
+
+def _written(arguments: dict[str, Any]) -> tuple[str, str]:
+    return str(arguments.get("title", "")), str(arguments.get("text", ""))
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def _spaced(text: str) -> str:
+    return text if text.isascii() else _UNSPACED.sub(rf"\1{_MARK}", text)
+
+
+def _expression(query: str) -> str:
+    """What SQLite is asked: the words alone, each quoted; nothing in a query is its syntax."""
+    words = dict.fromkeys(_WORD.findall(_spaced(query)))
+    return " OR ".join(f'"{word}"' for word in list(words)[:_MAX_WORDS])
+
+
+def _snippets(texts: Sequence[str], wanted: str) -> list[str]:
+    """Where in each text the words stand, by the rules that found it."""
+    shown = sqlite3.connect(":memory:")
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    files = []
-    mount = root / "sys/fs/cgroup"
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        inside = path.strip("/")
-        if not controllers:
-            files.append((mount / inside, "memory.max"))
-        elif "memory" in controllers.split(","):
-            files.append((mount / "memory" / inside, "memory.limit_in_bytes"))
-    return files
+        shown.execute(_TABLE.format(""))
+        rows = [(i, _spaced(text)) for i, text in enumerate(texts)]
+        shown.executemany("INSERT INTO said(rowid, text) VALUES (?, ?)", rows)
+        found = shown.execute(
+            "SELECT snippet(said, 0, '', '', '…', ?) FROM said WHERE said MATCH ? ORDER BY rowid",
+            (_SNIPPET_WORDS, wanted),
+        ).fetchall()
+    finally:
+        shown.close()
+    return [one_line(text.replace(_MARK, ""), _SNIPPET) for (text,) in found]

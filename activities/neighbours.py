@@ -31,6 +31,22 @@ async def of_another_application(client: Client, task_queue: str, own: str) -> l
     Raises:
         ConnectionError: the server has no such namespace.
     """
+    found = await _polling(client, task_queue)
+    return sorted(i for i in found if i.partition(" ")[2] != own.partition(" ")[2])
+
+
+async def hosts(client: Client, task_queue: str) -> set[str]:
+    """Hosts of the workers that poll the task queue, this one's left out.
+
+    Raises:
+        ConnectionError: the server has no such namespace.
+    """
+    found = {_host(identity) for identity in await _polling(client, task_queue)}
+    return found - {"", socket.gethostname()}
+
+
+async def _polling(client: Client, task_queue: str) -> list[str]:
+    """Identities of the workers that poll the task queue; none if the server does not say."""
     request = DescribeTaskQueueRequest(
         namespace=client.namespace,
         task_queue=TaskQueue(name=task_queue),
@@ -43,13 +59,15 @@ async def of_another_application(client: Client, task_queue: str, own: str) -> l
             raise readable(error, "", client) from error
         return []
     since = datetime.now(UTC) - _RECENT
-    return sorted(
+    return [
         poller.identity
         for poller in described.pollers
-        if poller.identity.partition(" ")[2] != own.partition(" ")[2]
-        and poller.last_access_time.ToDatetime(UTC) > since
-        and not _has_ended(poller.identity)
-    )
+        if poller.last_access_time.ToDatetime(UTC) > since and not _has_ended(poller.identity)
+    ]
+
+
+def _host(other: str) -> str:
+    return other.partition(" ")[0].partition("@")[2]
 
 
 def _has_ended(other: str) -> bool:

@@ -6,18 +6,67 @@ from typing import Annotated
 
 from pydantic import Field
 
+from activities.excerpts import bytes_of, find, whole_lines
+from turnkeeper.errors import ToolFailed
+from turnkeeper.text import clip
 from turnkeeper.tools import ToolContext, tool
 
+_MAX_COUNT = 10_000
+_HEADER_BYTES = 2_000
 
-@tool(effect="read", timeout=30)
+
+# More attempts than a tool has otherwise: a store that is down for half a minute is waited for.
+@tool(effect="read", timeout=60, retries=5)
 async def read_artifact(
     artifact: Annotated[str, Field(description="The artifact's id, from a result.")],
     ctx: ToolContext,
+    *,
     offset: Annotated[int, Field(ge=0, description="First byte to read.")] = 0,
     length: Annotated[int, Field(ge=1, le=20_000, description="Bytes to read.")] = 8_000,
+    line: Annotated[int, Field(ge=0, description="First line (from 1), not offset.")] = 0,
+    row: Annotated[int, Field(ge=0, description="First CSV row after the header (from 1).")] = 0,
+    count: Annotated[int, Field(ge=1, le=_MAX_COUNT, description="Most lines or rows.")] = 1_000,
 ) -> str:
-    """Read a part of a tool result that was too large to show."""
-    data = await ctx.artifact(artifact)
-    part = data[offset : offset + length].decode("utf-8", "replace")
-    end = min(offset + length, len(data))
-    return f"[bytes {min(offset, end)} to {end} of {len(data)}]\n{part}"
+    """Read a part of a tool result that was too large to show, by bytes, lines or CSV rows."""
+    if row:
+        return await _rows(ctx, artifact, row, count=count, length=length)
+    if line:
+        return await _lines(ctx, artifact, line, count=count, length=length)
+    found, size = await bytes_of(ctx, artifact, offset, length)
+    return f"[bytes {found.start} to {found.end} of {size}]\n{found.text}"
+
+
+async def _lines(ctx: ToolContext, artifact: str, line: int, **most: int) -> str:
+    at, ended = await find(ctx, artifact, line - 1, rows=False)
+    if at is None:
+        raise ToolFailed(f"There is no line {line}: the artifact has {ended} line ends.")
+    return await _from(ctx, artifact, at, line, rows=False, **most)
+
+
+async def _rows(ctx: ToolContext, artifact: str, row: int, **most: int) -> str:
+    at, ended = await find(ctx, artifact, row, rows=True)
+    if at is None:
+        raise ToolFailed(f"There is no row {row}: the table has {max(ended - 1, 0)} whole rows.")
+    begin, _ = await find(ctx, artifact, 1, rows=True)
+    header, _ = await bytes_of(ctx, artifact, 0, min(begin or at, 2 * _HEADER_BYTES))
+    rows = await _from(ctx, artifact, at, row, rows=True, **most)
+    told, _, text = rows.partition("\n")
+    return f"{told}\n{clip(header.text.rstrip(), _HEADER_BYTES)}\n{text}"
+
+
+async def _from(
+    ctx: ToolContext, artifact: str, at: int, first: int, *, rows: bool, count: int, length: int
+) -> str:
+    """Whole lines or rows from a byte on, as many as may be and fit."""
+    part = await ctx.artifact_part(artifact, at, length)
+    end, number = whole_lines(part.data, count, rows=rows)
+    if number < count and at + len(part.data) >= part.size > at + end:
+        # The last one needs no line end.
+        end, number = len(part.data), number + 1
+    unit = "rows" if rows else "lines"
+    if number:
+        told = f"{unit} {first} to {first + number - 1}, bytes {at} to {at + end} of {part.size}"
+        return f"[{told}]\n" + part.data[:end].decode("utf-8", "replace")
+    cut, size = await bytes_of(ctx, artifact, at, length)
+    told = f"{unit[:-1]} {first} is cut: bytes {cut.start} to {cut.end} of {size}"
+    return f"[{told}; read on by offset]\n{cut.text}"

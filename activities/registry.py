@@ -11,14 +11,12 @@ from types import ModuleType
 
 from pydantic import ValidationError
 
-from activities.read_artifact import read_artifact
+from activities import built_in
 from activities.runners import can_run
 from turnkeeper.agent import Agent
 from turnkeeper.contract import problem_text
 from turnkeeper.errors import DefinitionError
 from turnkeeper.tools import Tool
-
-_BUILT_IN = {read_artifact.name: read_artifact}
 
 
 class Registry:
@@ -40,7 +38,7 @@ class Registry:
         known = self.agents.get(agent)
         if known is None:
             return None
-        return known.tools.get(name) or _BUILT_IN.get(name)
+        return known.tools.get(name) or built_in.find(name)
 
     def unstoppable(self) -> list[str]:
         """Tools that may go on after their run's end, as `agent.tool`: they need a thread."""

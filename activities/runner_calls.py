@@ -149,6 +149,8 @@ class _Calls:
             kind, content = _receive(self._data)
         if kind == frames.ARTIFACT:
             return content
+        if kind == frames.NOT_NOW:
+            raise OSError(content.decode())
         raise StateLost(content.decode() or "the worker is gone")
 
     def _send(self, kind: bytes, content: bytes) -> None:

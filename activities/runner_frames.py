@@ -18,6 +18,7 @@ SETUP = b"S"
 JOB = b"J"
 ARTIFACT = b"A"
 NO_ARTIFACT = b"N"
+NOT_NOW = b"O"
 # From the tool's process.
 BEGUN = b"B"
 HEARTBEAT = b"H"

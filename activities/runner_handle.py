@@ -251,7 +251,9 @@ class Handle:
     async def _hand_over(self, context: ToolContext, artifact: str) -> None:
         try:
             reply = frames.packed(frames.ARTIFACT, await context.artifact(artifact))
-        except (StateLost, ToolFailed, OSError, ValueError) as error:
+        except OSError as error:
+            reply = frames.packed(frames.NOT_NOW, str(error).encode("utf-8", "replace"))
+        except (StateLost, ToolFailed, ValueError) as error:
             reply = frames.packed(frames.NO_ARTIFACT, str(error).encode("utf-8", "replace"))
         await self._send(reply)
 

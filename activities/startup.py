@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import socket
 
 import structlog
 from temporalio.client import Client
+from temporalio.service import RPCError
 
 from activities import neighbours
+from activities.capacity import Caches
 from activities.load_agent import registered_attributes
-from activities.memory import Caches
 from activities.providers import Provider
 from activities.providers.anthropic import AnthropicProvider
 from activities.redact import Redactor
 from activities.registry import Registry
+from turnkeeper.artifacts import ArtifactStore, FolderStore
+from turnkeeper.connection import namespace_identity
 from turnkeeper.contract import ATTRIBUTE_TYPES
+from turnkeeper.text import one_line
 
 LONG_GRACE_SECONDS = 600.0
 """From here on the wait for calls in flight at shutdown is told at the start."""
@@ -80,6 +85,43 @@ async def report(registry: Registry, client: Client, task_queue: str, redactor: 
         log.warning(
             "search attributes are missing: runs work, but lists cannot be filtered by them",
             mend=f"temporal operator search-attribute create {command}",
+        )
+
+
+async def namespace(client: Client) -> str | None:
+    """By which name the artifact store records whose what it holds is; None if it is not told."""
+    try:
+        return await namespace_identity(client)
+    except (RPCError, ConnectionError) as error:
+        log.warning(
+            "the namespace's id is not known: what this worker stores is not collected later",
+            error=str(error),
+            mend="let its key describe the namespace",
+        )
+        return None
+
+
+async def report_store(store: ArtifactStore, client: Client, task_queue: str) -> None:
+    """Say when workers of this task queue cannot read what the others store."""
+    if not isinstance(store, FolderStore):
+        return
+    try:
+        here = await store.meet(socket.gethostname())
+    except OSError as error:
+        log.error(
+            "artifacts cannot be stored: long results are lost, long runs cannot go on",
+            folder=str(store.root),
+            error=str(error),
+            mend="make the folder writable, or name another one (TURNKEEPER_ARTIFACTS)",
+        )
+        return
+    if others := await neighbours.hosts(client, task_queue) - here:
+        log.warning(
+            "artifacts are in a local folder, but workers of this task queue run on other hosts, "
+            "too: what one stores the others cannot read",
+            folder=str(store.root),
+            hosts=one_line(", ".join(sorted({socket.gethostname(), *others})), 1_000),
+            mend="let all of them use one folder, or an object store (TURNKEEPER_ARTIFACTS)",
         )
 
 

@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 
 from temporalio.testing import WorkflowEnvironment
 
-from activities.memory import MIN_RUNS
+from activities.capacity import MIN_RUNS
 from bench.agents import send, waits
 from bench.histories import executions
 from bench.place import Memory, Place, SampledWorker, opened

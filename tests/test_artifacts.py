@@ -1,32 +1,169 @@
-"""The artifact store in a folder."""
+"""The artifact store: in a folder, and in a bucket by obstore."""
 
 from __future__ import annotations
 
 import os
+import random
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import obstore
 import pytest
+from obstore.store import LocalStore, MemoryStore
 
-from turnkeeper import artifacts
+from turnkeeper import artifacts, blocks
+from turnkeeper.artifacts import ArtifactStore, FolderStore, Holding, ObjectStore
 from turnkeeper.errors import StateLost
 
 LARGE = b"x" * 1_000_000
+HERE, ELSEWHERE = "default.1", "default.2"
+LATER = time.time() + 3_600
+
+Place = Callable[..., ArtifactStore]
 
 
-def change(root: Path, artifact: str) -> None:
-    """As a disk or a person might."""
-    (path,) = root.rglob(artifact)
-    path.write_bytes(LARGE[1:])
+@pytest.fixture(params=["folder", "bucket", "local bucket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Opens stores of one kind, all of them in the same place."""
+    memory = MemoryStore()
+
+    def opened(namespace: str | None = None) -> ArtifactStore:
+        if request.param == "folder":
+            return FolderStore(tmp_path / "store", namespace=namespace)
+        local = request.param == "local bucket"
+        bucket = LocalStore(str(tmp_path / "store"), mkdir=True) if local else memory
+        return ObjectStore(bucket, namespace=namespace)
+
+    return opened
 
 
-async def test_large_content_is_stored_found_and_checked(tmp_path: Path) -> None:
+async def overwrite(store: ArtifactStore, owner: str, artifact: str, data: bytes | None) -> None:
+    """As a disk or a person might; None removes it."""
+    key = artifacts._key(owner, artifact)
+    if isinstance(store, FolderStore):
+        if data is None:
+            (store.root / key).unlink()
+        else:
+            about = (store.root / key).stat()
+            (store.root / key).write_bytes(data)
+            os.utime(store.root / key, ns=(about.st_atime_ns, about.st_mtime_ns))
+        return
+    assert isinstance(store, ObjectStore)
+    if data is None:
+        await obstore.delete_async(store._store, key)
+    else:
+        await obstore.put_async(store._store, key, data)
+
+
+async def held(store: ArtifactStore) -> dict[str | None, Holding]:
+    """By workflow id."""
+    return {h.owner: h async for h in store.holdings()}
+
+
+# --- the whole and its parts ----------------------------------------------------------------------
+
+
+async def test_large_content_is_stored_found_and_checked(place: Place) -> None:
     """Hashed beside the loop, with the same id and the same refusal of changed content."""
-    store = artifacts.FolderStore(tmp_path)
+    store = place()
     artifact = await store.put("run", LARGE)
     assert await store.get("run", artifact) == LARGE
-    change(tmp_path, artifact)
+    await overwrite(store, "run", artifact, LARGE[1:])
     with pytest.raises(StateLost, match="is not what was stored"):
         await store.get("run", artifact)
+
+
+@pytest.mark.parametrize("size", [0, 1, blocks.BLOCK_BYTES, 3 * blocks.BLOCK_BYTES + 5])
+async def test_a_part_is_what_the_whole_has_there(place: Place, size: int) -> None:
+    """Wherever it begins and ends, also across blocks and behind the end."""
+    chosen = random.Random(size)
+    data = chosen.randbytes(size)
+    store = place()
+    artifact = await store.put("run", data)
+    for _ in range(40):
+        offset, length = chosen.randint(0, size + 3), chosen.randint(1, size + 3)
+        part = await store.read("run", artifact, offset, length)
+        assert (part.data, part.size) == (data[offset : offset + length], size)
+
+
+async def test_later_parts_cost_their_own_blocks(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole is read once for each store that is opened."""
+    whole: list[int] = []
+    read: list[int] = []
+    feed, holds = blocks.Prover.feed, blocks.Proof.holds
+
+    def fed(self: blocks.Prover, piece: bytes) -> None:
+        whole.append(len(piece))
+        feed(self, piece)
+
+    def held_by(self: blocks.Proof, start: int, data: bytes) -> bool:
+        read.append(len(data))
+        return holds(self, start, data)
+
+    monkeypatch.setattr(blocks.Prover, "feed", fed)
+    monkeypatch.setattr(blocks.Proof, "holds", held_by)
+    store = place()
+    artifact = await store.put("run", LARGE)
+    for offset in (0, 500_000, 999_990):
+        await store.read("run", artifact, offset, 10)
+    assert sum(whole) == len(LARGE)
+    assert max(read) <= blocks.BLOCK_BYTES
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_flipped_bit_is_noticed_wherever_it_is_read(place: Place, known: bool) -> None:
+    """Also in an object that was whole when it was first read, and whose times and size still are:
+    the block that has it is refused, the others are what they were."""
+    store = place()
+    data = random.Random(1).randbytes(3 * blocks.BLOCK_BYTES)
+    artifact = await store.put("run", data)
+    if known:
+        await store.read("run", artifact, 0, 1)
+    flipped = bytearray(data)
+    flipped[blocks.BLOCK_BYTES] ^= 1
+    await overwrite(store, "run", artifact, bytes(flipped))
+    with pytest.raises(StateLost, match="is not what was stored"):
+        await store.read("run", artifact, blocks.BLOCK_BYTES - 1, 2)
+    if known:
+        assert (await store.read("run", artifact, 5, 5)).data == data[5:10]
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_an_object_that_was_cut_is_lost(place: Place, known: bool) -> None:
+    """Its end is missing, whatever was known of it."""
+    store = place()
+    artifact = await store.put("run", LARGE)
+    if known:
+        await store.read("run", artifact, 0, 1)
+    await overwrite(store, "run", artifact, LARGE[:600_000])
+    with pytest.raises(StateLost, match="is not what was stored"):
+        await store.read("run", artifact, 900_000, 10)
+
+
+async def test_what_is_missing_is_lost_unless_all_of_the_run_is(place: Place) -> None:
+    """A folder that is not mounted, or a wrong bucket, may come back; one object does not."""
+    store = place()
+    one, _ = await store.put("run", b"one"), await store.put("run", b"two")
+    await overwrite(store, "run", one, None)
+    with pytest.raises(StateLost, match="is not in"):
+        await store.get("run", one)
+    with pytest.raises(StateLost, match="is not in"):
+        await store.read("run", one, 0, 1)
+    with pytest.raises(OSError, match="has nothing of this run"):
+        await store.get("another run", one)
+
+
+async def test_storing_again_mends(place: Place) -> None:
+    """Content that was damaged is whole once the same content is stored again."""
+    store = place()
+    artifact = await store.put("run", LARGE)
+    await overwrite(store, "run", artifact, b"y" * len(LARGE))
+    assert await store.put("run", LARGE) == artifact
+    assert await place().get("run", artifact) == LARGE
 
 
 async def test_the_name_of_a_new_folder_is_synced(
@@ -35,9 +172,121 @@ async def test_the_name_of_a_new_folder_is_synced(
     """Once per owner, before anything is in it: a loss of power could take the folder otherwise."""
     synced: list[Path] = []
     monkeypatch.setattr(artifacts, "_sync", synced.append)
-    store = artifacts.FolderStore(tmp_path)
+    store = FolderStore(tmp_path)
     await store.put("run", b"one")
     await store.put("run", b"two")
     assert synced[0] == tmp_path
     assert synced.count(tmp_path) == 1
     assert len({os.fspath(p) for p in synced}) == 2
+
+
+# --- whose it is, and its end ---------------------------------------------------------------------
+
+
+async def test_what_a_store_holds_is_told_by_owner(place: Place) -> None:
+    """Workflow id, who stored it, number and size of the objects, and since when."""
+    began = time.time()
+    await place(HERE).put("run/1 'ä'", b"abc")
+    await place(ELSEWHERE).put("run/1 'ä'", b"abcd")
+    await place().put("old", b"a")
+    found = await held(place())
+    assert found.keys() == {"run/1 'ä'", "old"}
+    one = found["run/1 'ä'"]
+    assert (one.objects, one.bytes, one.namespaces) == (2, 7, {HERE, ELSEWHERE})
+    assert found["old"].namespaces == frozenset()
+    assert began - 2 < one.newest < time.time() + 2
+
+
+async def test_an_owners_objects_are_removed_and_no_others(place: Place) -> None:
+    """With what stands beside them; the store is as if the run had never been."""
+    store = place(HERE)
+    kept = await store.put("kept", b"a")
+    await store.put("gone", b"b")
+    key = (await held(store))["gone"].key
+    removed = await store.remove(key, before=LATER)
+    assert removed is not None
+    assert (removed.owner, removed.objects) == ("gone", 1)
+    assert (await held(store)).keys() == {"kept"}
+    assert await store.get("kept", kept) == b"a"
+    assert await store.remove(key, before=LATER) is None
+
+
+async def test_what_was_stored_lately_is_not_removed(place: Place) -> None:
+    """Nor is what was stored before, and again lately."""
+    store = place(HERE)
+    artifact = await store.put("run", b"a")
+    key = (await held(store))["run"].key
+    if isinstance(store, FolderStore):
+        for path in (store.root / key).iterdir():
+            os.utime(path, (1, 1))
+    await store.put("run", b"a")
+    assert await store.remove(key, before=time.time() - 60) is None
+    assert await store.get("run", artifact) == b"a"
+
+
+async def test_what_is_no_owner_of_ours_has_no_name(tmp_path: Path) -> None:
+    """A folder whose workflow id is missing or not the one that its name is made of."""
+    store = FolderStore(tmp_path)
+    await store.put("one", b"a")
+    await store.put("two", b"b")
+    found = await held(store)
+    (tmp_path / found["one"].key / "owner").unlink()
+    (tmp_path / found["two"].key / "owner").write_text("three")
+    (tmp_path / "lost+found").mkdir()
+    assert [h.owner async for h in store.holdings()] == [None, None]
+
+
+async def test_storing_while_a_collection_is_at_work_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it comes just before the folder is taken away or just after: content that is there
+    again and content that is new."""
+    seen = FolderStore._held
+    for moment in (1, 2):
+        store = FolderStore(tmp_path / str(moment), namespace=HERE)
+        old = await store.put("run", b"old")
+        key = (await held(store))["run"].key
+        for path in (store.root / key).iterdir():
+            os.utime(path, (1, 1))
+        looks: list[int] = []
+
+        def looked(self: FolderStore, *args: Any, at: int = moment, all_looks: Any = looks) -> Any:
+            found = seen(self, *args)
+            all_looks.append(1)
+            if len(all_looks) == at:
+                for data in (b"old", b"new"):
+                    self._write("run", artifacts.sha256(data).hexdigest(), data)
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(FolderStore, "_held", looked)
+            await store.remove(key, before=1_000)
+        assert await store.get("run", old) == b"old"
+        found = (await held(store))["run"]
+        assert (found.objects, found.namespaces) == (2, {HERE})
+        assert not list(store.root.glob(".gone*"))
+
+
+async def test_a_collection_that_died_is_finished_by_the_next(tmp_path: Path) -> None:
+    """What it took away and did not remove is still told, and removed."""
+    store = FolderStore(tmp_path, namespace=HERE)
+    await store.put("run", b"a")
+    key = (await held(store))["run"].key
+    (tmp_path / key).rename(tmp_path / f".gone.{key}.{'0' * 32}")
+    assert (await held(store))["run"].objects == 1
+    assert await store.remove(key, before=LATER) is not None
+    assert list(store.root.iterdir()) == []
+
+
+async def test_hosts_that_use_a_folder_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By name, whatever it is made of, the last ones; they are no owners."""
+    monkeypatch.setattr(artifacts, "_HOSTS", 2)
+    store = FolderStore(tmp_path / "store")
+    assert await store.meet("a/..") == {"a/.."}
+    os.utime(next((tmp_path / "store/.hosts").iterdir()), (1, 1))
+    assert await store.meet("b") == {"a/..", "b"}
+    await store.meet("c")
+    assert await store.meet("c") == {"b", "c"}
+    assert await held(store) == {}

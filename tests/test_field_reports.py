@@ -550,7 +550,9 @@ async def test_b45_an_unknown_tool_is_answered_with_the_known_ones(rig: RigFacto
         assert (await r.run()).outcome == "completed"
         told = (await r.transcript()).entries[2].value
         assert told["error"] is True
-        assert told["text"] == "There is no tool 'get_date'. Tools: look_up, read_artifact."
+        assert told["text"] == (
+            "There is no tool 'get_date'. Tools: look_up, read_artifact, search_artifact, recall."
+        )
 
 
 async def test_b45_three_in_a_row_end_the_run_by_name(rig: RigFactory) -> None:

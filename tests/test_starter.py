@@ -26,7 +26,7 @@ from turnkeeper.testing.stack import living_dev
 
 ROOT = Path(__file__).resolve().parent.parent
 NOWHERE = ["--address", "127.0.0.1:1"]
-COMMANDS = ["run", "show", "list", "unknown", "stop", "demo", "dev"]
+COMMANDS = ["run", "show", "list", "unknown", "stop", "artifacts", "demo", "dev"]
 QUESTION = "What was the revenue in 2024?"
 """Costs one search, which the fixture makes slow enough to interrupt."""
 ANSWER = "Revenue in 2024 was $376.3M, by that year's report."

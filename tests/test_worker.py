@@ -13,7 +13,7 @@ from temporalio.client import Client
 
 import worker
 from activities import startup
-from activities.memory import Caches
+from activities.capacity import Caches
 from activities.providers.anthropic import AnthropicProvider
 from activities.registry import Registry
 from tests.rig import RigFactory

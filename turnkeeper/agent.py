@@ -10,12 +10,18 @@ from pydantic import ValidationError
 
 from turnkeeper.contract import problem_text
 from turnkeeper.errors import DefinitionError
-from turnkeeper.spec import AgentSpec, ContextPolicy, HistoryPolicy, Limits, ModelSpec, OnUnknown
+from turnkeeper.spec import (
+    NOTES,
+    AgentSpec,
+    ContextPolicy,
+    HistoryPolicy,
+    Limits,
+    ModelSpec,
+    OnUnknown,
+)
 from turnkeeper.tools import Tool
 
 AGENT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-RESERVED = "read_artifact"
-"""The built-in tool that every agent with tools has."""
 
 
 class Agent:
@@ -34,6 +40,7 @@ class Agent:
             resolves it (`starter.py unknown`), or `stop` the run with `outcome_unknown`.
         context: what is done when the conversation outgrows the model's window.
         history: when to continue as new; for tests and unusual histories.
+        notes: give the model a scratchpad, the tools `note` and `read_notes`.
 
     Raises:
         DefinitionError: says which argument is wrong and how to mend it.
@@ -53,6 +60,7 @@ class Agent:
         on_unknown: OnUnknown = "tell",
         context: ContextPolicy | None = None,
         history: HistoryPolicy | None = None,
+        notes: bool = False,
     ) -> None:
         if not AGENT_NAME.fullmatch(name):
             raise DefinitionError(f"agent name {name!r}: use 1 to 64 letters, digits, _ . and -")
@@ -74,9 +82,11 @@ class Agent:
                 on_unknown=on_unknown,
                 context=context or ContextPolicy(),
                 history=history or HistoryPolicy(),
+                notes=notes,
             )
         except ValidationError as error:
             raise DefinitionError(f"agent {name!r}: {problem_text(error)}") from None
+        _refuse_reserved(self._spec)
 
     def spec(self) -> AgentSpec:
         """The agent as data."""
@@ -91,11 +101,19 @@ def _by_name(agent: str, tools: Sequence[Tool]) -> dict[str, Tool]:
                 f"agent {agent!r}: {getattr(item, '__name__', item)!r} is not a tool; "
                 "declare it with @tool"
             )
-        if item.name == RESERVED:
-            raise DefinitionError(f"agent {agent!r}: the tool name {RESERVED!r} is reserved")
         if item.name in found:
             raise DefinitionError(
                 f"agent {agent!r}: two tools are called {item.name!r}; list it once, or rename one"
             )
         found[item.name] = item
     return found
+
+
+def _refuse_reserved(spec: AgentSpec) -> None:
+    for name in spec.built_in():
+        if spec.tool(name) is not None:
+            without = ", or leave out notes=True" if name in NOTES else ""
+            raise DefinitionError(
+                f"agent {spec.name!r}: {name!r} is the name of a built-in tool; "
+                f"rename yours{without}"
+            )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.converter import data_converter
 
-__all__ = ["DEFAULT_ADDRESS", "connect", "own_settings", "readable"]
+__all__ = ["DEFAULT_ADDRESS", "connect", "namespace_identity", "own_settings", "readable"]
 
 DEFAULT_ADDRESS = "127.0.0.1:7233"
 
@@ -52,6 +54,24 @@ async def connect(settings: Mapping[str, Any], timeout: float) -> Client:
                 why = _plainly(str(error))
                 raise ConnectionError(f"no Temporal server at {where}: {why}") from error
             await asyncio.sleep(0.1)
+
+
+async def namespace_identity(client: Client) -> str:
+    """Which namespace this is, of all servers' namespaces: `<name>.<id>`.
+
+    Servers have a `default` each, and an artifact store may serve several of them.
+
+    Raises:
+        ConnectionError: the server does not answer, or has no such namespace.
+        RPCError: it does not tell.
+    """
+    request = DescribeNamespaceRequest(namespace=client.namespace)
+    try:
+        found = await client.workflow_service.describe_namespace(request, retry=True)
+    except RPCError as error:
+        raise readable(error, "", client) from error
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", client.namespace)[:64]
+    return f"{name}.{found.namespace_info.id}"
 
 
 def readable(error: RPCError, run: str, client: Client) -> Exception:

@@ -41,6 +41,12 @@ DEFAULT_WINDOW = 200_000
 """Tokens, for a model of which the provider does not tell."""
 
 
+BUILT_IN = ("read_artifact", "search_artifact", "recall")
+"""Names of the tools that every agent with tools or notes has besides its own."""
+NOTES = ("note", "read_notes")
+"""Names of the tools that an agent with notes has, too."""
+
+
 class Strict(BaseModel):
     """What authors and callers write: unknown fields are refused by name, never ignored.
 
@@ -185,6 +191,8 @@ class AgentSpec(Strict):
     history: HistoryPolicy = HistoryPolicy()
     context: ContextPolicy | None = None
     """None is a spec of before views could be shortened: every entry is sent."""
+    notes: bool = False
+    """Whether the agent has the built-in tools `note` and `read_notes`."""
     artifact: str | None = None
     """Where the whole spec lies when it is too large for history; then instructions, descriptions
     and schemas are empty here."""
@@ -192,6 +200,12 @@ class AgentSpec(Strict):
     def tool(self, name: str) -> ToolSpec | None:
         """The tool of that name, if the agent has it."""
         return next((t for t in self.tools if t.name == name), None)
+
+    def built_in(self) -> tuple[str, ...]:
+        """Names of the built-in tools that a run of this agent is given."""
+        if not (self.tools or self.notes):
+            return ()
+        return (*BUILT_IN, *(NOTES if self.notes else ()))
 
     def outline(self, artifact: str) -> AgentSpec:
         """The spec without its long texts, which lie in the artifact store under `artifact`."""

@@ -6,6 +6,7 @@ is, so it can be tested without anything of Turnkeeper.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -20,11 +21,13 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_json
 
+from turnkeeper.blocks import Part
 from turnkeeper.canonical import given
 from turnkeeper.entries import arguments_digest
 from turnkeeper.errors import DefinitionError, StateLost, ToolFailed
 from turnkeeper.probe import Probe
 from turnkeeper.spec import Effect, ToolSpec
+from turnkeeper.text import one_line
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """Names that every provider accepts; a dot would collide with the built-in activities (`run.*`)."""
@@ -65,6 +68,11 @@ class ToolContext:
     _artifact: Callable[[str], Awaitable[bytes]] | None = dataclasses.field(
         default=None, repr=False
     )
+    _part: Callable[[str, int, int], Awaitable[Part]] | None = dataclasses.field(
+        default=None, repr=False
+    )
+    _memory: Callable[[], Awaitable[Any]] | None = dataclasses.field(default=None, repr=False)
+    """What was said in this run, for the built-in tools: `activities.memory.Memory`."""
 
     @property
     def principal(self) -> str | None:
@@ -75,15 +83,57 @@ class ToolContext:
         """The content of an artifact of this run.
 
         Raises:
-            ToolFailed: the run has no such artifact.
+            ToolFailed: the run has no such artifact, or it was damaged.
+            OSError: the store cannot be read now.
         """
         if self._artifact is None:
             raise ToolFailed("This run has no artifacts.")
-        try:
+        with self._naming(artifact):
             return await self._artifact(artifact)
+
+    async def artifact_part(self, artifact: str, offset: int, length: int) -> Part:
+        """Bytes of an artifact of this run from `offset` on, verified, and the size of the whole.
+
+        Raises:
+            ToolFailed: the run has no such artifact, or it was damaged.
+            OSError: the store cannot be read now.
+        """
+        if self._part is None:
+            # In a process of the tool's own, and in tests.
+            whole = await self.artifact(artifact)
+            return Part(whole[offset : offset + length], len(whole))
+        with self._naming(artifact):
+            return await self._part(artifact, offset, length)
+
+    @contextlib.contextmanager
+    def _naming(self, artifact: str) -> Iterator[None]:
+        """The model reads which artifact it was, the log also where it should have been."""
+        named = f"Artifact {one_line(artifact, 64)}"
+        try:
+            yield
         except StateLost as error:
             self.log.warning("artifact not readable: %s", error)
-            raise ToolFailed("This artifact does not exist, or was damaged.") from None
+            told = f"{named} does not exist in this run, or was damaged. It cannot be read."
+            raise ToolFailed(told) from None
+        except OSError as error:
+            self.log.warning("artifact store not readable: %s", error)
+            raise OSError(f"{named} cannot be read at the moment.") from error
+
+    async def memory(self) -> Any:
+        """What was said in this run, for the built-in tools.
+
+        Raises:
+            ToolFailed: it cannot be found again.
+        """
+        if self._memory is None:
+            raise ToolFailed("This run has no transcript.")
+        try:
+            return await self._memory()
+        except StateLost as error:
+            self.log.warning("transcript not readable: %s", error)
+            raise ToolFailed(
+                f"What was said earlier cannot be read: {one_line(str(error), 200)}"
+            ) from None
 
     def heartbeat(self, details: Any = None) -> None:
         """Tell that the tool lives and where it stands; the next attempt reads `resume_from`."""

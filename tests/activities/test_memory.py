@@ -1,93 +1,295 @@
-"""The share of memory that a worker's caches take."""
+"""What was said in a run, as the model finds it again."""
 
 from __future__ import annotations
 
-import os
-import resource
-from pathlib import Path
+import sqlite3
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from activities import memory
-from activities.memory import MAX_RUNS, MIN_RUNS, available, caches
+from activities.memory import Memories, Memory
+from activities.notes import note, read_notes
+from activities.recall import recall
+from turnkeeper.entries import Entry, admit, message, result
+from turnkeeper.errors import StateLost, ToolFailed
+from turnkeeper.tools import ToolContext
 
-MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+def reply(*blocks: Any) -> Entry:
+    """The model's: texts, and calls as (id, tool, arguments)."""
+    content = [
+        {"type": "text", "text": b}
+        if isinstance(b, str)
+        else {"type": "tool_use", "id": b[0], "name": b[1], "input": b[2]}
+        for b in blocks
+    ]
+    return admit("reply", {"role": "assistant", "content": content}, dialect="anthropic-messages")
 
 
-def root(folder: Path, groups: str, **limits: str) -> Path:
-    """A machine's root folder: the process's control groups, and files below the mount."""
-    (folder / "proc/self").mkdir(parents=True)
-    (folder / "proc/self/cgroup").write_text(groups)
-    for path, text in limits.items():
-        file = folder / "sys/fs/cgroup" / path.replace("__", "/")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text + "\n")
-    return folder
+SAID = [
+    message("The vault's code is heliotrope-4711."),
+    reply("I look it up.", ("c1", "search", {"q": "refunds of Zürich"})),
+    result("c1", "search", "Three customers were refunded in Bern. 東京都の天気は晴れ。"),
+    reply(("c2", "recall", {"query": "heliotrope"})),
+    result("c2", "recall", "entry 1, message: The vault's code is heliotrope-4711."),
+    reply("It is done."),
+]
+
+
+def remembered(entries: Sequence[Entry] = SAID) -> Memory:
+    """A memory of these entries."""
+    made = Memory()
+    made.grow(entries)
+    return made
+
+
+def numbers(query: str, entries: Sequence[Entry] = SAID) -> list[int]:
+    """Of the entries that match, the best first."""
+    return [f.number for f in remembered(entries).search(query, 8)]
 
 
 @pytest.mark.parametrize(
-    ("groups", "limits", "found"),
+    ("query", "first"),
     [
-        pytest.param("0::/\n", {"memory.max": "500000"}, 500_000, id="container"),
-        pytest.param("0::/a/b\n", {"a__b__memory.max": "max"}, MACHINE, id="no limit"),
-        pytest.param(
-            "0::/a/b\n",
-            {"a__b__memory.max": "max", "a__memory.max": "300000"},
-            300_000,
-            id="of a group above",
-        ),
-        pytest.param(
-            "7:cpu:/\n4:memory:/docker/1\n0::/\n",
-            {"memory__docker__1__memory.limit_in_bytes": "400000"},
-            400_000,
-            id="version 1",
-        ),
-        pytest.param(
-            # The path is the host's, and not to be seen from inside.
-            "4:memory:/docker/1\n",
-            {"memory__memory.limit_in_bytes": "400000"},
-            400_000,
-            id="version 1 in a container",
-        ),
-        pytest.param(
-            "4:memory:/\n",
-            {"memory__memory.limit_in_bytes": "9223372036854771712"},
-            MACHINE,
-            id="version 1 without a limit",
-        ),
+        ("heliotrope", 1),
+        ("HELIOTROPE-4711", 1),
+        ("vault code", 1),
+        ("zurich", 2),
+        ("customer refund", 3),
+        ("東京", 3),
+        ("天気", 3),
+        ("done", 6),
     ],
 )
-def test_a_control_groups_limit_counts(
-    tmp_path: Path, groups: str, limits: dict[str, str], found: int
-) -> None:
-    """Its own, that of a group above, or the machine's memory, whichever is least."""
-    assert available(root(tmp_path, groups, **limits)) == found
+def test_words_are_found(query: str, first: int) -> None:
+    """Messages, replies, arguments and results; any case, accents or English form, any writing."""
+    assert numbers(query)[0] == first
 
 
-def test_a_machine_without_control_groups_has_its_memory(tmp_path: Path) -> None:
-    """Nothing to read is no limit."""
-    assert available(tmp_path) == MACHINE
+def test_what_recall_said_is_not_found_again() -> None:
+    """Neither its calls nor its results: they would hide where a thing was said."""
+    assert numbers("heliotrope") == [1]
 
 
-def test_a_limited_address_space_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a shell's `ulimit -v` sets it."""
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (700_000, 700_000))
-    assert available(tmp_path) == 700_000
+def test_entries_are_told_with_who_said_them() -> None:
+    """And where in them the words stand."""
+    long = result("c1", "search", "words " * 5_000 + "the needle is here" + " words" * 5_000)
+    (found,) = remembered([long]).search("needle", 8)
+    assert (found.number, found.who) == (1, "result of search")
+    assert "the needle is here" in found.snippet
+    assert len(found.snippet) <= 400
+    (found,) = remembered().search("天気", 8)
+    assert "東京都の天気は晴れ" in found.snippet
 
 
 @pytest.mark.parametrize(
-    ("megabytes", "runs", "view_megabytes"),
-    [(1, MIN_RUNS, 32), (1_000, 250, 500), (1_000_000, MAX_RUNS, 500_000)],
+    "query",
+    [
+        '"',
+        "'",
+        "a OR",
+        "NEAR(a b",
+        "text:",
+        "*",
+        "-",
+        "(",
+        "^a",
+        "a AND NOT",
+        "_",
+        "\x00",
+        '"a" "',
+        "",
+    ],
 )
-def test_half_is_for_runs_and_half_for_views(
-    megabytes: float, runs: int, view_megabytes: int
+def test_nothing_in_a_query_is_syntax(query: str) -> None:
+    """Whatever a model writes is words, or nothing is found."""
+    remembered().search(query, 8)
+    assert numbers(query + " heliotrope") == [1]
+
+
+def test_a_query_has_a_bound() -> None:
+    """The first words count."""
+    assert numbers(" ".join(f"w{i}" for i in range(100)) + " heliotrope") == []
+
+
+# --- through the tools ----------------------------------------------------------------------------
+
+
+def context(entries: Sequence[Entry]) -> ToolContext:
+    """Of a run in which this was said."""
+
+    async def said() -> Memory:
+        return remembered(entries)
+
+    return ToolContext(_memory=said)
+
+
+async def recalled(entries: Sequence[Entry] = SAID, **asked: Any) -> str:
+    """The tool's answer."""
+    return str(await recall(**recall.bind(asked, context(entries))))
+
+
+async def test_an_entry_is_read_whole() -> None:
+    """By its number, in parts where it is long; parts read one after another are the text."""
+    text = "ä€" * 5_000
+    entries = [message("a"), result("c1", "search", text)]
+    found, offset = "", 0
+    while offset < len(text.encode()):
+        told, _, part = (await recalled(entries, entry=2, offset=offset)).partition("\n")
+        assert told.startswith(f"[entry 2, result of search, bytes {offset} to ")
+        found, offset = found + part, offset + len(part.encode())
+    assert found == text
+    assert (await recalled(entries, entry=2, offset=10**9)).endswith("of 25000]\n")
+    with pytest.raises(ToolFailed, match="There is no entry 3: they are numbered 1 to 2"):
+        await recalled(entries, entry=3)
+
+
+async def test_an_answer_is_bounded() -> None:
+    """Many long matches are eight snippets."""
+    entries = [result(f"c{n}", "search", "word " * 4_000) for n in range(50)]
+    answer = await recalled(entries, query="word")
+    assert answer.count("\n") == 8
+    assert len(answer) < 4_000
+    assert (
+        await recalled(entries, query="absent")
+        == "Nothing found among 50 entries. Try other words."
+    )
+
+
+async def test_what_was_lost_is_told_by_name() -> None:
+    """The model reads that it cannot be read; nothing is answered in its place."""
+
+    async def lost() -> Memory:
+        raise StateLost("artifact 0123456789ab is not what was stored (3 bytes)")
+
+    with pytest.raises(ToolFailed, match="artifact 0123456789ab is not what was stored"):
+        await recall(ctx=ToolContext(_memory=lost), query="a")
+
+
+def noted(number: int, title: str, text: str, *, error: bool = False) -> list[Entry]:
+    """A note's call and result."""
+    call = reply((f"n{number}", "note", {"title": title, "text": text}))
+    return [call, result(f"n{number}", "note", "Noted", error=error)]
+
+
+async def notes(entries: Sequence[Entry], **asked: Any) -> str:
+    """The tool's answer."""
+    return str(await read_notes(**read_notes.bind(asked, context(entries))))
+
+
+async def test_notes_are_those_that_were_taken() -> None:
+    """One of the same title replaces, an empty one removes, a refused or unanswered one is none."""
+    entries = [
+        *noted(1, "plan", "first"),
+        *noted(2, "who", "Ann"),
+        *noted(3, "plan", "second"),
+        *noted(4, "gone", "x"),
+        *noted(5, "gone", ""),
+        *noted(6, "who", "Bob", error=True),
+        reply(("n7", "note", {"title": "open", "text": "y"})),
+    ]
+    assert await notes(entries) == "# plan\nsecond\n\n# who\nAnn"
+    assert await notes(entries, title="who") == "Ann"
+    assert await notes(entries, title="gone") == "There is no note 'gone'. Titles: who, plan"
+    assert await notes([]) == "There are no notes."
+
+
+async def test_the_last_notes_are_shown_where_not_all_fit() -> None:
+    """The others by title; each can be read."""
+    entries = [e for n in range(20) for e in noted(n, f"t{n}", f"{n} " + "x" * 3_000)]
+    shown = await notes(entries)
+    assert len(shown) < 20_000
+    assert "# t19\n" in shown
+    assert "# t3\n" not in shown
+    assert "Read by title: t0, t1," in shown
+    assert (await notes(entries, title="t0")).startswith("0 x")
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"title": "", "text": "a"}, {"title": "a", "text": "x" * 4_001}]
+)
+def test_a_note_has_a_bound(arguments: dict[str, str]) -> None:
+    """What is beyond it is refused by name."""
+    with pytest.raises(ValueError, match="Invalid arguments for note"):
+        note.bind(arguments, ToolContext())
+
+
+# --- kept from turn to turn -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Entry]]:
+    """What was said by now, by run; each reading of it is noted under `""`."""
+    said: dict[str, list[Entry]] = {"": []}
+
+    async def read(_client: Any, _store: Any, workflow_id: str, _run_id: str) -> Any:
+        said[""].append(message(workflow_id))
+        return SimpleNamespace(entries=list(said[workflow_id]))
+
+    monkeypatch.setattr(memory, "read_transcript", read)
+    return said
+
+
+def memories() -> Memories:
+    """Without a server."""
+    nothing: Any = None
+    return Memories(nothing, nothing)
+
+
+async def test_only_what_is_new_is_indexed(
+    told: dict[str, list[Entry]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However large a run's state, so many take no more than the half; never fewer than a few."""
-    found = caches(megabytes)
-    assert (found.runs, found.view_bytes) == (runs, view_megabytes * 1_000_000)
+    """The transcript is read once a turn; what a memory has of it is not taken in again."""
+    grown: list[int] = []
+    grow = Memory.grow
+
+    def growing(self: Memory, entries: Sequence[Entry]) -> None:
+        grown.append(len(entries))
+        grow(self, entries)
+
+    monkeypatch.setattr(Memory, "grow", growing)
+    made = memories()
+    told["a"] = SAID[:3]
+    first = await made.of("a", "r1", 1)
+    assert await made.of("a", "r1", 1) is first
+    told["a"] = SAID
+    assert await made.of("a", "r1", 2) is first
+    assert [f.number for f in first.search("done", 8)] == [6]
+    assert (grown, len(told[""])) == ([3, 3], 2)
 
 
-def test_a_quarter_of_the_memory_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest is for calls in flight, synchronous tools' processes, and what else there is."""
-    monkeypatch.setattr(memory, "available", lambda: 2_000_000_000)
-    assert caches() == caches(500)
+async def test_a_transcript_that_became_another_is_taken_in_anew(
+    told: dict[str, list[Entry]],
+) -> None:
+    """After a reset the same workflow id may have said other things."""
+    made = memories()
+    told["a"] = SAID
+    assert (await made.of("a", "r1", 3)).search("done", 8)
+    told["a"] = [*SAID[:1], reply("Something else.")]
+    again = await made.of("a", "r2", 1)
+    assert len(again) == 2
+    assert again.search("done", 8) == []
+    assert [f.number for f in again.search("something", 8)] == [2]
+
+
+async def test_memories_have_a_bound(
+    told: dict[str, list[Entry]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that was not asked for longest goes first; one alone is kept whatever its size."""
+    monkeypatch.setattr(memory, "_CACHE_BYTES", 5_000)
+    made = memories()
+    for name in ("a", "b", "a", "c", "a", "b"):
+        told[name] = [message(name * 2_000)]
+        await made.of(name, "r", 1)
+    assert [e.value["text"] for e in told[""]] == ["a", "b", "c", "b"]
+    told["d"] = [message("d" * 9_000)]
+    kept = await made.of("d", "r", 1)
+    assert await made.of("d", "r", 1) is kept
+
+
+def test_sqlite_has_full_text_search() -> None:
+    """Every build of Python that we support comes with it."""
+    sqlite3.connect(":memory:").execute("CREATE VIRTUAL TABLE t USING fts5(x)")

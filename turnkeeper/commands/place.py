@@ -15,6 +15,7 @@ from turnkeeper.commands.terminal import quiet_sdk
 from turnkeeper.outcomes import OUTCOMES
 
 if TYPE_CHECKING:
+    from turnkeeper.artifacts import ArtifactStore
     from turnkeeper.client import AgentClient
 
 FAILED = 1
@@ -59,6 +60,16 @@ class Place:
         named = {"--address": self.address, "--namespace": self.namespace}
         options = [f"{name} {shlex.quote(value)}" for name, value in named.items() if value]
         return self.command(" ".join([*options, rest]))
+
+    def store(self, url: str | None = None) -> ArtifactStore:
+        """The artifact store of `url`, else the environment's, else that of the state folder."""
+        from turnkeeper.artifacts import open_store
+
+        where = url or os.environ.get("TURNKEEPER_ARTIFACTS") or str(self.state / "artifacts")
+        try:
+            return open_store(where)
+        except ValueError as error:
+            raise Complaint(str(error), USAGE) from error
 
     def _python(self) -> str:
         own = Path(sys.executable).is_relative_to(self.root)
@@ -121,14 +132,12 @@ class Place:
             raise Complaint(str(error), USAGE) from error
 
     async def _connect(self, address: str | None) -> AgentClient:
-        from turnkeeper.artifacts import open_store
         from turnkeeper.client import AgentClient
         from turnkeeper.testing.stack import own_task_queue
 
         client = await AgentClient.connect(address, namespace=self.namespace)
-        where = os.environ.get("TURNKEEPER_ARTIFACTS") or str(self.state / "artifacts")
         queue = self.task_queue or own_task_queue()
-        return AgentClient(client.client, task_queue=queue, store=open_store(where))
+        return AgentClient(client.client, task_queue=queue, store=self.store())
 
     def _advice(self, named: str | None) -> str:
         if named is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
 from turnkeeper.commands.runs import person
-from turnkeeper.commands.terminal import say, say_json, tell, tell_settling, width
+from turnkeeper.commands.terminal import age, say, say_json, tell, tell_settling, width
 from turnkeeper.text import one_line
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _row(outcome: UnknownOutcome) -> tuple[str, ...]:
     call = outcome.call
     return (
         call.status.replace("_", " "),
-        _age(time.time() - call.since),
+        age(time.time() - call.since),
         one_line(outcome.id, _CELL),
         one_line(call.call_id, _CELL),
         one_line(call.tool, 64),
@@ -140,13 +140,6 @@ def _details(outcome: UnknownOutcome) -> list[str]:
             break_on_hyphens=False,
         )
     ]
-
-
-def _age(seconds: float) -> str:
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"
 
 
 def _as_json(outcome: UnknownOutcome) -> dict[str, object]:

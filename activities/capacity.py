@@ -1,0 +1,82 @@
+"""How much memory a worker's caches may take: a share of what the machine allows it.
+
+The cache of workflows can only be bounded by a number of runs, so each is counted at what the
+largest one takes: the bound holds whatever the runs are like. A run that is evicted is replayed
+from its history when something happens to it, which takes some ten milliseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+RUN_BYTES = 2_000_000
+"""What a cached run takes at most: its state stays under 1 MB as JSON, and is measured at less than
+twice that in memory (`python -m bench.waiting`); a run with little to say takes a seventh."""
+SHARE = 4
+"""The caches take one part in so many of the memory, unless told otherwise."""
+MIN_BYTES = 64_000_000
+MIN_RUNS, MAX_RUNS = 50, 10_000
+"""With fewer, runs that are at work would be replayed at every step; more are not watched over by
+one process."""
+
+
+@dataclass(frozen=True)
+class Caches:
+    """What a worker keeps at most."""
+
+    runs: int
+    """Workflows, and views."""
+    view_bytes: int
+    """Of the views together."""
+
+
+def caches(megabytes: float | None = None) -> Caches:
+    """The caches for so many megabytes, or for a share of `available()`: half for workflows, half
+    for views."""
+    budget = available() // SHARE if megabytes is None else int(megabytes * 1_000_000)
+    half = max(budget, MIN_BYTES) // 2
+    return Caches(runs=min(max(half // RUN_BYTES, MIN_RUNS), MAX_RUNS), view_bytes=half)
+
+
+def available(root: Path = Path("/")) -> int:
+    """Bytes of memory that this process may use: the machine's, its control group's limit, or that
+    of its address space, whichever is least."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits(root)]
+    space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if space != resource.RLIM_INFINITY:
+        limits.append(space)
+    return min(limits)
+
+
+def _group_limits(root: Path) -> list[int]:
+    """Of the control group that this process is in, and of all above it."""
+    found = []
+    for folder, name in _groups(root):
+        for place in (folder, *folder.parents):
+            try:
+                found.append(int((place / name).read_text()))
+            except (OSError, ValueError):
+                # No such group in this container, or "max".
+                continue
+    return found
+
+
+def _groups(root: Path) -> list[tuple[Path, str]]:
+    """Folders of this process's groups, and the file there that has the limit."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    files = []
+    mount = root / "sys/fs/cgroup"
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        inside = path.strip("/")
+        if not controllers:
+            files.append((mount / inside, "memory.max"))
+        elif "memory" in controllers.split(","):
+            files.append((mount / "memory" / inside, "memory.limit_in_bytes"))
+    return files

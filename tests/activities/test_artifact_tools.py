@@ -1,0 +1,206 @@
+"""`read_artifact` and `search_artifact`: parts and places of a text that is in no request."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+import re
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from activities import excerpts
+from activities.read_artifact import read_artifact
+from activities.search_artifact import search_artifact
+from turnkeeper.artifacts import Part
+from turnkeeper.errors import ToolFailed
+from turnkeeper.tools import ToolContext
+
+LINES = [f"line {n} says {'é' * (n % 5)}" for n in range(1, 2_001)]
+TEXT = "\n".join(LINES) + "\n"
+ROWS = [["id", "name", "note"], *([str(n), f'"n{n}"', f"a\nb, {n}"] for n in range(1, 301))]
+
+
+def context(data: bytes) -> ToolContext:
+    """Of a run with this artifact."""
+
+    async def part(_artifact: str, offset: int, length: int) -> Part:
+        return Part(data[offset : offset + length], len(data))
+
+    return ToolContext(_part=part)
+
+
+async def read(data: bytes, **asked: Any) -> tuple[str, str]:
+    """What is told of the part, and the part."""
+    bound = read_artifact.bind({"artifact": "a", **asked}, context(data))
+    told, _, text = str(await read_artifact(**bound)).partition("\n")
+    return told, text
+
+
+async def search(data: bytes, query: str) -> list[str]:
+    """The head and the matches."""
+    bound = search_artifact.bind({"artifact": "a", "query": query}, context(data))
+    return str(await search_artifact(**bound)).split("\n")
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts that come in many pieces, cut anywhere."""
+    monkeypatch.setattr(excerpts, "CHUNK_BYTES", 97)
+
+
+# --- by bytes -------------------------------------------------------------------------------------
+
+
+async def test_bytes_are_read_as_before() -> None:
+    """The arguments that recorded runs have: offset and length."""
+    assert await read(b"0123456789") == ("[bytes 0 to 10 of 10]", "0123456789")
+    assert await read(b"0123456789", offset=4, length=3) == ("[bytes 4 to 7 of 10]", "456")
+    assert await read(b"0123456789", offset=40) == ("[bytes 10 to 10 of 10]", "")
+    assert await read(b"", offset=0) == ("[bytes 0 to 0 of 0]", "")
+
+
+@pytest.mark.parametrize("length", range(1, 9))
+async def test_no_character_is_cut(length: int) -> None:
+    """Read on from where the last part ended, the parts are the text, whatever their length."""
+    text = "aé€😀" * 20
+    data, offset, found = text.encode(), 0, ""
+    for _ in range(len(text)):
+        told, part = await read(data, offset=offset, length=length)
+        start, end = map(int, re.findall(r"\d+", told)[:2])
+        assert start == offset
+        found, offset = found + part, end
+    assert found == text
+    for offset in range(len(data)):
+        assert "\ufffd" not in (await read(data, offset=offset, length=length))[1]
+
+
+async def test_what_is_no_text_is_read_all_the_same() -> None:
+    """Every byte is in some part: nothing hangs, nothing is left out."""
+    data, offset = random.Random(3).randbytes(2_000), 0
+    while offset < len(data):
+        told, _ = await read(data, offset=offset, length=7)
+        start, end = map(int, re.findall(r"\d+", told)[:2])
+        assert start <= offset < end
+        offset = end
+
+
+# --- by lines -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [1, 2, 700, 1_999, 2_000])
+@pytest.mark.usefixtures("small_chunks")
+async def test_lines_are_read_whole(first: int) -> None:
+    """From the one that is asked for, as many as were asked for or fit."""
+    told, text = await read(TEXT.encode(), line=first, count=3)
+    wanted = LINES[first - 1 : first + 2]
+    assert text == "\n".join(wanted) + "\n"
+    assert told.startswith(f"[lines {first} to {first + len(wanted) - 1}, bytes ")
+    told, text = await read(TEXT.encode(), line=first, length=60)
+    assert len(text.encode()) <= 60
+    assert TEXT.split("\n")[first - 1 :][: text.count("\n")] == text.split("\n")[:-1]
+
+
+async def test_a_last_line_needs_no_end() -> None:
+    """And there is none behind it."""
+    assert await read(b"one\ntwo", line=2) == ("[lines 2 to 2, bytes 4 to 7 of 7]", "two")
+    with pytest.raises(ToolFailed, match="There is no line 3"):
+        await read(b"one\ntwo", line=3)
+    with pytest.raises(ToolFailed, match="There is no line 3"):
+        await read(b"one\ntwo\n", line=3)
+
+
+async def test_a_line_that_is_too_long_is_read_on_by_bytes() -> None:
+    """Where the part ends is told."""
+    told, text = await read(b"short\n" + b"x" * 90 + b"\nend", line=2, length=50)
+    assert told == "[line 2 is cut: bytes 6 to 56 of 100; read on by offset]"
+    assert text == "x" * 50
+
+
+# --- by rows --------------------------------------------------------------------------------------
+
+
+def table(rows: list[list[str]]) -> bytes:
+    """As CSV, quoted where it must be."""
+    written = io.StringIO()
+    csv.writer(written).writerows(rows)
+    return written.getvalue().encode()
+
+
+@pytest.mark.parametrize("first", [1, 2, 150, 300])
+@pytest.mark.usefixtures("small_chunks")
+async def test_rows_come_with_their_header(first: int) -> None:
+    """What is inside of quotes, line ends too, belongs to its row."""
+    told, text = await read(table(ROWS), row=first, count=2)
+    assert list(csv.reader(io.StringIO(text))) == [ROWS[0], *ROWS[first : first + 2]]
+    assert told.startswith(f"[rows {first} to {min(first + 1, 300)}, bytes ")
+
+
+async def test_a_quote_inside_of_a_field_opens_nothing() -> None:
+    """As in the length of a pipe."""
+    data = b'id,size\n1,5" pipe\n2,6\n'
+    assert (await read(data, row=2))[1] == "id,size\n2,6\n"
+    with pytest.raises(ToolFailed, match="There is no row 3: the table has 2 whole rows"):
+        await read(data, row=3)
+
+
+# --- search ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_chunks")
+async def test_words_are_found_with_their_place() -> None:
+    """By line and byte, whatever the case; lines with more of the words come first."""
+    text = "alpha\nnothing\nThe Éclair of Beta\nbeta\n" + "filler\n" * 50 + "ALPHA beta\n"
+    data = text.encode()
+    head, *found = await search(data, "alpha BETA")
+    assert head.startswith("[4 matches")
+    assert [f.split(":")[0].split(",")[0] for f in found] == [
+        "line 55",
+        "line 1",
+        "line 3",
+        "line 4",
+    ]
+    (eclair,) = (await search(data, "éclair"))[1:]
+    place = int(re.findall(r"byte (\d+)", eclair)[0])
+    assert data[place:].decode().startswith("Éclair")
+
+
+async def test_a_query_is_no_pattern() -> None:
+    """What means something elsewhere is a character here."""
+    assert (await search(b"abc\na.c\n", "a.c"))[1].startswith("line 2,")
+    assert (await search(b"abc\n", "(a+)+$ .*"))[0].startswith("No match.")
+    with pytest.raises(ToolFailed, match="at least one word"):
+        await search(b"abc\n", " \n ")
+
+
+@pytest.mark.parametrize("before", [960, 990, 1_000, 1_950, 999_990, 1_000_000])
+async def test_a_word_is_found_in_one_long_line(before: int) -> None:
+    """Also where a line is cut into passages, and an artifact into chunks; once."""
+    data = b"x " * (before // 2) + b"needle-4711" + b" y" * 700_000
+    found = await search(data, "needle-4711")
+    assert len(found) == 2
+    assert found[1].startswith(f"line 1, byte {before}: ")
+
+
+async def test_the_best_of_many_matches_are_shown() -> None:
+    """The answer is bounded, and says how many there are."""
+    data = b"\n".join(b"word %d %s" % (n, b"z" * 900) for n in range(5_000)) + b"\nword two\n"
+    found = await search(data, "word two")
+    assert found[0].startswith("[the best 20 of 5001 matches")
+    assert found[1].startswith("line 5001,")
+    assert len("\n".join(found)) < 8_000
+
+
+async def test_a_large_artifact_is_never_whole_in_memory() -> None:
+    """Read and searched in chunks."""
+    data = b"some words in a line of text\n" * 1_000_000
+    tracemalloc.start()
+    try:
+        await search(data, "absent")
+        await read(data, line=999_999)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 12_000_000
