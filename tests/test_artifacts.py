@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,8 @@ async def test_what_a_store_holds_is_told_by_owner(place: Place) -> None:
     found = await held(place())
     assert found.keys() == {"run/1 'ä'", "old"}
     one = found["run/1 'ä'"]
-    assert (one.objects, one.bytes, one.namespaces) == (2, 7, {HERE, ELSEWHERE})
+    assert (one.objects, one.bytes) == (2, 7)
+    assert one.namespaces == {HERE, ELSEWHERE}
     assert found["old"].namespaces == frozenset()
     assert began - 2 < one.newest < time.time() + 2
 
@@ -255,7 +257,7 @@ async def test_storing_while_a_collection_is_at_work_is_kept(
             all_looks.append(1)
             if len(all_looks) == at:
                 for data in (b"old", b"new"):
-                    self._write("run", artifacts.sha256(data).hexdigest(), data)
+                    self._write("run", sha256(data).hexdigest(), data)
             return found
 
         with monkeypatch.context() as patched:
@@ -263,7 +265,8 @@ async def test_storing_while_a_collection_is_at_work_is_kept(
             await store.remove(key, before=1_000)
         assert await store.get("run", old) == b"old"
         found = (await held(store))["run"]
-        assert (found.objects, found.namespaces) == (2, {HERE})
+        assert found.objects == 2
+        assert found.namespaces == {HERE}
         assert not list(store.root.glob(".gone*"))
 
 

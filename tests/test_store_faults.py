@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -253,6 +253,7 @@ async def test_a_store_that_comes_back_is_waited_for(
     monkeypatch.setattr(Views, "keep", nothing_kept)
     waiting: list[str] = []
     gone = asyncio.Event()
+    known = ""
 
     @tool(effect="read")
     async def wait(ctx: ToolContext) -> str:
@@ -261,7 +262,7 @@ async def test_a_store_that_comes_back_is_waited_for(
         await gone.wait()
         return "It is away."
 
-    def steps(kind: str, x: Exchange) -> list[Reply]:
+    def steps(kind: str, x: Exchange) -> Sequence[Reply]:
         told = x.last_results[0].text if x.last_results else ""
         done = text(told[-200:] or "Done.")
         pages = [call("small", {"q": f"{n}"}) for n in range(20)]
@@ -284,7 +285,6 @@ async def test_a_store_that_comes_back_is_waited_for(
             known = artifact_of(x)
         return steps(x.prompt, x)[x.turn]
 
-    known = ""
     tools = [export, small, wait]
     agents = [
         Agent(name="short", model="m", instructions="i", tools=tools),

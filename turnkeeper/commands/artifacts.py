@@ -73,7 +73,8 @@ async def gc(place: Place, options: argparse.Namespace) -> int:
         _refuse_foreign(judged, collector.namespace)
         gone = [j for j in judged if j.verdict == "gone"]
         removed = [await collector.remove(j) for j in gone] if options.yes else []
-    kept = Counter(j.verdict for j in judged if j.verdict != "gone")
+    kept: Counter[Verdict] = Counter(j.verdict for j in judged)
+    del kept["gone"]
     if options.json:
         say_json(_report(collector.namespace, gone, removed, kept))
     else:
@@ -174,10 +175,10 @@ class Collector:
         quoted = workflow_id.replace("\\", "\\\\").replace("'", "''")
         try:
             count = (await self._client.count_workflows(f"WorkflowId = '{quoted}'")).count
-        except RPCError as error:
-            if error.status is RPCStatusCode.INVALID_ARGUMENT:
+        except RPCError as refused:
+            if refused.status is RPCStatusCode.INVALID_ARGUMENT:
                 return "unchecked"
-            raise readable(error, "", self._client) from error
+            raise readable(refused, "", self._client) from refused
         return "kept" if count else "gone"
 
 
