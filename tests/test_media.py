@@ -305,6 +305,11 @@ async def test_a_store_that_comes_back_is_waited_for(pair: Any) -> None:
     r, result = await pair(away)
     await fine(r, result)
     assert len(shown(r)) == 1
+    failures = [
+        e.activity_task_started_event_attributes.last_failure.application_failure_info.type
+        for e in await r.events()
+    ]
+    assert "store_unavailable" in failures
 
 
 async def test_more_images_than_a_request_takes_are_an_overflow(

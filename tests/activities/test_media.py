@@ -124,6 +124,7 @@ async def test_of_an_animation_the_first_frame_is_shown() -> None:
     [
         (samples.corrupt(), "it is damaged"),
         (samples.noise(100, 100)[:20_000], "it is damaged"),
+        (samples.plain(300, 200, "JPEG")[:-500], "it is damaged"),
         (b"\x89PNG\r\n\x1a\n and no more", "it is damaged"),
         (samples.bomb(), "of its 50000x50000 pixels at most 90,000,000 are decoded"),
     ],
