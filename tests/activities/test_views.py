@@ -10,7 +10,6 @@ import pytest
 from activities import views
 from turnkeeper.entries import Position, message
 from turnkeeper.errors import StateLost
-from turnkeeper.history import HistoryReader
 from turnkeeper.spec import AgentSpec, Limits, ModelSpec
 from turnkeeper.view import View
 
@@ -75,7 +74,7 @@ async def test_a_spec_that_one_run_has_lost_is_read_from_another(
     read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is wrong with one run's history is no other run's end."""
-    reader: Any = HistoryReader
+    reader: Any = vars(views)["HistoryReader"]
     spec = reader.spec
 
     async def lost(self: Any) -> AgentSpec:
