@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
 
 from tests.prose import prose
 from turnkeeper import Agent, Limits, ModelSpec, tool
+from turnkeeper.epoch import SUMMARISE
 from turnkeeper.testing import Exchange, Reply, call, reply, text
 
-_FOR_EVER = 366 * 86_400
+FOR_EVER = 366 * 86_400
 WINDOW = 64_000
 """Tokens, of the endless agent's model."""
 
@@ -34,7 +34,7 @@ waiting = Agent(
     instructions="Write to the customer, and say what became of it.",
     tools=[send],
     on_unknown="wait",
-    limits=Limits(wall_seconds=_FOR_EVER),
+    limits=Limits(wall_seconds=FOR_EVER),
 )
 
 
@@ -58,7 +58,7 @@ heavy = Agent(
     instructions="Look everything up, and write to the customer.",
     tools=[look, send],
     on_unknown="wait",
-    limits=Limits(wall_seconds=_FOR_EVER),
+    limits=Limits(wall_seconds=FOR_EVER),
 )
 
 
@@ -82,20 +82,13 @@ def page(number: int, size: int) -> str:
     return f"Page {number}. {prose(number, size)}"
 
 
-def _model(window: int) -> ModelSpec:
-    known: dict[str, Any] = {"name": "claude-sonnet-5-5", "max_output_tokens": 1_000}
-    if "window" in ModelSpec.model_fields:
-        known["window"] = window
-    return ModelSpec.model_validate(known)
-
-
 def _reader(name: str, window: int) -> Agent:
     return Agent(
         name=name,
-        model=_model(window),
+        model=ModelSpec(name="claude-sonnet-5-5", window=window, max_output_tokens=1_000),
         instructions="Read the report page by page to its end.",
         tools=[page],
-        limits=Limits(turns=100_000, wall_seconds=_FOR_EVER, consecutive_errors=100),
+        limits=Limits(turns=100_000, wall_seconds=FOR_EVER, consecutive_errors=100),
     )
 
 
@@ -103,16 +96,21 @@ endless = _reader("endless", WINDOW)
 reader = _reader("reader", 1_000_000)
 
 
-_SUMMARY = (
+SUMMARY = (
     "## Decisions\nThe pages are read in order.\n## Unresolved work\nThe pages to come.\n"
     "## Evidence\nNothing to note so far."
 )
 
 
+def asks_for_summary(exchange: Exchange) -> bool:
+    """Whether the request is the runtime's own; later ones have the summary in their opening."""
+    return exchange.last_text.startswith(SUMMARISE.partition("{")[0])
+
+
 def reads(exchange: Exchange) -> Reply:
     """The next page, by the number of the last one: a summary may stand for all before it."""
-    if "## Decisions" in exchange.last_text:
-        return text(_SUMMARY)
+    if asks_for_summary(exchange):
+        return text(SUMMARY)
     turns, size = int(os.environ["ENDLESS_TURNS"]), int(os.environ["ENDLESS_BYTES"])
     read = [int(n) for r in exchange.last_results for n in re.findall(r"^Page (\d+)\.", r.text)]
     number = max(read, default=0) + 1

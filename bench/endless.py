@@ -7,6 +7,9 @@ turns    one run of --turns turns with results of 2 kB, in a window of 64,000 to
          hundred times, each after a garbage collection (`bench.sampled`).
 history  bytes of history against a loop that passes the whole transcript (`bench.baseline`): 80
          turns of 10 kB, the same texts.
+needles  `bench.needles`: early facts, asked for when they have left the view; `needles-bad` has no
+         summary that could be used.
+huge     `bench.huge`: results, arguments and replies that are far too large.
 waiting  `bench.waiting`: 1,000 runs that wait.
 
 Server, strict scripted provider and worker are processes of their own; the provider answers without
@@ -28,7 +31,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import baseline, waiting
+from bench import baseline, huge, needles, waiting
 from bench.agents import WINDOW
 from bench.histories import Execution, executions
 from bench.picture import Chart
@@ -208,6 +211,9 @@ async def _waiting(folder: Path, options: argparse.Namespace) -> Report:
 CASES: Mapping[str, Callable[[Path, argparse.Namespace], Awaitable[Report]]] = {
     "turns": turns,
     "history": history,
+    "needles": needles.case,
+    "needles-bad": needles.bad_summaries,
+    "huge": huge.case,
     "waiting": _waiting,
 }
 
