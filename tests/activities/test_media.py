@@ -136,7 +136,7 @@ async def test_what_is_no_sound_image_is_refused_in_words(data: bytes, why: str)
 
 
 async def test_a_decoder_that_takes_too_long_is_ended() -> None:
-    """The time for an image is bounded, and its process is not left behind."""
+    """The time for an image is bounded."""
     began = time.monotonic()
     with pytest.raises(Undecodable, match=r"not decoded within 0\.2 s"):
         await picture(samples.noise(2_000, 2_000), 0.2)
