@@ -6,7 +6,7 @@ import time
 
 import structlog
 
-from activities.media import IMAGE_TYPES, MOST_SECONDS, Undecodable, picture, sniff
+from activities.media import IMAGE_TYPES, MOST_SECONDS, PDF_TYPE, Undecodable, picture, sniff
 from activities.redact import Redactor
 from activities.results import Parts
 from turnkeeper.artifacts import ArtifactStore
@@ -18,7 +18,7 @@ MAX_IMAGES = 4
 MAX_KEPT = 32
 """Media of one result; each is an object in the store."""
 _LONGEST_NAME = 100
-_READABLE = ("text/", "application/json", "application/pdf", "application/xml")
+_READABLE = ("text/", "application/json", "application/xml")
 
 log = structlog.get_logger("turnkeeper.attachments")
 
@@ -65,6 +65,8 @@ class Attachments:
             what = await self._shown(data, artifact)
         elif not artifact:
             what = "it is lost"
+        elif found == PDF_TYPE:
+            what = "read it with read_artifact(artifact, page)"
         elif media_type.startswith(_READABLE):
             what = "read it with read_artifact"
         else:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from turnkeeper.errors import ToolFailed
 
+PDF_TYPE: Final = "application/pdf"
 IMAGE_TYPES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 """What models see."""
 TEXT: Final = "text/plain"
@@ -35,7 +36,7 @@ _MAGIC: Final = (
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"GIF87a", "image/gif"),
     (b"GIF89a", "image/gif"),
-    (b"%PDF-", "application/pdf"),
+    (b"%PDF-", PDF_TYPE),
     (b"PK\x03\x04", "application/zip"),
     (b"\x1f\x8b", "application/gzip"),
     (b"BZh", "application/x-bzip2"),
@@ -54,7 +55,7 @@ _MAGIC: Final = (
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "application/x-ole-storage"),
 )
 # These cannot be text, whatever follows; other magics count only where the bytes are not UTF-8.
-_SURE: Final = frozenset({"application/pdf", *IMAGE_TYPES})
+_SURE: Final = frozenset({PDF_TYPE, *IMAGE_TYPES})
 _IN_RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav", b"AVI ": "video/x-msvideo"}
 _OFFICE: Final = "application/vnd.openxmlformats-officedocument."
 _IN_ZIP: Final = {

@@ -7,11 +7,16 @@ from typing import Annotated
 from pydantic import Field
 
 from activities.excerpts import bytes_of, find, whole_lines
+from activities.media import pdf_pages
 from turnkeeper.errors import ToolFailed
 from turnkeeper.text import clip
 from turnkeeper.tools import ToolContext, tool
 
 _MAX_COUNT = 10_000
+_LINES = 1_000
+_PAGES = 5
+"""As many lines, rows and pages as are read unless told otherwise."""
+_PAGE_BYTES = 20_000
 _HEADER_BYTES = 2_000
 
 
@@ -25,9 +30,14 @@ async def read_artifact(
     length: Annotated[int, Field(ge=1, le=20_000, description="Bytes to read.")] = 8_000,
     line: Annotated[int, Field(ge=0, description="First line (from 1), not offset.")] = 0,
     row: Annotated[int, Field(ge=0, description="First CSV row after the header (from 1).")] = 0,
-    count: Annotated[int, Field(ge=1, le=_MAX_COUNT, description="Most lines or rows.")] = 1_000,
+    page: Annotated[int, Field(ge=0, description="First page of a PDF (from 1).")] = 0,
+    count: Annotated[int, Field(ge=0, le=_MAX_COUNT, description="Most lines, rows, pages.")] = 0,
 ) -> str:
-    """Read a part of a tool result that was too large to show, by bytes, lines or CSV rows."""
+    """Read a part of what was too large to show, by bytes, lines, CSV rows or PDF pages."""
+    if page:
+        data = await ctx.artifact(artifact)
+        return clip(await pdf_pages(data, page, page + (count or _PAGES) - 1), _PAGE_BYTES)
+    count = count or _LINES
     if row:
         return await _rows(ctx, artifact, row, count=count, length=length)
     if line:

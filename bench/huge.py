@@ -45,7 +45,7 @@ _STEPS = (
 def fetch(kind: str, size: int) -> str | bytes:
     """Fetch something large."""
     if kind == "bytes":
-        return random.Random(size).randbytes(size)
+        return random.Random(size).randbytes(size)  # noqa: S311
     return image() if kind == "image" else prose(size, size)
 
 
@@ -60,7 +60,7 @@ def image() -> bytes:
     """A PNG of about 25 MB: noise cannot be compressed."""
     from PIL import Image
 
-    noise = random.Random(0).randbytes(2_900 * 2_900 * 3)
+    noise = random.Random(0).randbytes(2_900 * 2_900 * 3)  # noqa: S311
     file = io.BytesIO()
     Image.frombytes("RGB", (2_900, 2_900), noise).save(file, "PNG")
     return file.getvalue()

@@ -97,7 +97,8 @@ BYTES: dict[str, tuple[Any, str]] = {
     ),
     "a PDF": (
         samples.pdf(["Revenue"]),
-        "[application/pdf, {size} bytes, artifact {id}: read it with read_artifact]",
+        "[application/pdf, {size} bytes, artifact {id}: "
+        "read it with read_artifact(artifact, page)]",
     ),
     "a table with a name": (
         Media(b"a,b\n1,2\n", "text/csv", "rows\n.csv"),

@@ -7,19 +7,22 @@ too low: a request that does not fit is refused, or worse, cut.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 from pydantic import BaseModel
 
 from turnkeeper.contract import Checkpoint, Epoch, Usage
 from turnkeeper.entries import Entry, Position
+from turnkeeper.epoch import bulky_results, says_something
 from turnkeeper.view import size
 
 TOKENS_PER_BYTE = 1 / 3
 """Of text that was not counted yet; prose has a quarter, digits and code more."""
 LEAST_TOKENS_PER_BYTE = 1 / 6
 """A provider that reports fewer is not believed: too low a count would fill the window unseen."""
+_FREED_BY_REFERENCES = 0.8
+"""Of a bulky result; the rest is the reference."""
 MAX_IN_VAIN = 2
 """Times in a row that room is made, or a summary asked for, without getting any further."""
 
@@ -42,6 +45,10 @@ class Context(BaseModel):
     """Of everything up to the base, the head included."""
     bytes: int = 0
     """Of the entries up to the base."""
+    bulky: int = 0
+    """Bytes of bulky results that the model has read and said nothing about."""
+    spare: int = 0
+    """Bytes of those that it has used: references can stand for them."""
     epoch: Epoch | None = None
     """None is the first, whose view is the transcript."""
     said: Position | None = None
@@ -90,9 +97,16 @@ class Context(BaseModel):
         left = window - output - self.head_tokens - self.estimate(pending)
         return max(0, math.floor(left * 0.6 / self.tokens_per_byte))
 
-    def heard(self, pending: Iterable[Entry], usage: Usage) -> None:
-        """The provider has counted the request."""
+    def needs_summary(self, room: int, frees: float) -> bool:
+        """Whether references would make too little room: less than `frees` of the view, or more
+        than `room` bytes left."""
+        freed = self.spare * _FREED_BY_REFERENCES
+        return freed < frees * self.bytes or self.bytes - freed > room
+
+    def heard(self, pending: Sequence[Entry], usage: Usage, at_least: int) -> None:
+        """The provider has counted the request; results of `at_least` bytes are bulky."""
         self.bytes += sum(map(size, pending))
+        self.bulky += sum(size(pending[i]) for i in bulky_results(pending, at_least))
         sent = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
         self.tokens = max(sent, math.ceil(self.bytes * LEAST_TOKENS_PER_BYTE))
         if self.said is not None:
@@ -102,6 +116,8 @@ class Context(BaseModel):
     def kept(self, reply: Entry, usage: Usage) -> None:
         """The reply is part of the view."""
         self.bytes += size(reply)
+        if says_something(reply):
+            self.spare, self.bulky = self.spare + self.bulky, 0
         self.tokens += max(usage.output_tokens, math.ceil(size(reply) * LEAST_TOKENS_PER_BYTE))
         if self.said is not None:
             self.said = self.said.after([reply])
@@ -110,5 +126,6 @@ class Context(BaseModel):
         """Go on with a new view, whose opening has `size` bytes."""
         self.tokens = self.head_tokens + math.ceil(size * self.tokens_per_byte)
         self.bytes, self.epoch, self.said = size, epoch, epoch.said
+        self.spare = self.bulky = 0
         self.checkpoint, self.unsummarised, self.overflow = None, 0, ""
         self.shortened += 1

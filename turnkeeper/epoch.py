@@ -67,7 +67,7 @@ def tail_from(entries: Sequence[Entry], turns: int, room: int) -> int:
 def used_results(entries: Sequence[Entry], at_least: int) -> list[int]:
     """Where results of at least so many bytes stand that the model has used: in a later reply it
     has said something."""
-    claims = [i for i, e in enumerate(entries) if e.kind == "reply" and _says_something(e)]
+    claims = [i for i, e in enumerate(entries) if e.kind == "reply" and says_something(e)]
     last = claims[-1] if claims else 0
     return bulky_results(entries[:last], at_least)
 
@@ -126,7 +126,8 @@ def problem_of_summary(text: str, tokens: int) -> str | None:
     return None
 
 
-def _says_something(reply: Entry) -> bool:
+def says_something(reply: Entry) -> bool:
+    """Whether a reply has text: what it read before is then in its own words."""
     return any(
         isinstance(b, dict) and b.get("type") == "text" and str(b.get("text", "")).strip()
         for b in reply.value.get("content", [])

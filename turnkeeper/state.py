@@ -175,7 +175,8 @@ class RunState(BaseModel):
     def heard(self, reply: GenerateOutput) -> None:
         """A reply came: what was pending has been read."""
         self.base = self.base.after(self.pending)
-        self.context.heard(self.pending, reply.usage)
+        policy = self.shortens or ContextPolicy()
+        self.context.heard(self.pending, reply.usage, policy.bulky_bytes)
         self.pending = []
         self.reply = reply
         self.usage = self.usage.plus(reply.usage)
@@ -205,6 +206,10 @@ class RunState(BaseModel):
         return self.context.room(
             self.pending, output=self.output_limit, window=self.window, soft=policy.soft
         )
+
+    def opening_bytes(self) -> int:
+        """What the opening of a new epoch may have."""
+        return self.context.room_bytes(self.pending, output=self.output_limit, window=self.window)
 
     def no_room(self) -> str | None:
         """Why no room can be made any more; None if it can."""

@@ -58,10 +58,11 @@ class MakesRoom:
 
     def _prepare(self) -> None:
         """Begin a summary beside the turns, so that no turn has to wait for it."""
-        policy, context = self.state.shortens, self.state.context
+        state, policy, context = self.state, self.state.shortens, self.state.context
         if policy is None or policy.mode != "checkpoint" or self.summary is not None:
             return
-        if context.checkpoint is None and context.unsummarised < MAX_IN_VAIN:
+        needed = context.needs_summary(state.opening_bytes(), policy.frees)
+        if needed and context.checkpoint is None and context.unsummarised < MAX_IN_VAIN:
             self.summary = asyncio.create_task(self._summarise())
 
     async def _summary_written(self) -> None:

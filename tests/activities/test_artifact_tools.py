@@ -14,6 +14,7 @@ import pytest
 from activities import excerpts
 from activities.read_artifact import read_artifact
 from activities.search_artifact import search_artifact
+from tests.media_samples import pdf
 from turnkeeper.artifacts import Part
 from turnkeeper.errors import ToolFailed
 from turnkeeper.tools import ToolContext
@@ -29,7 +30,10 @@ def context(data: bytes) -> ToolContext:
     async def part(_artifact: str, offset: int, length: int) -> Part:
         return Part(data[offset : offset + length], len(data))
 
-    return ToolContext(_part=part)
+    async def whole(_artifact: str) -> bytes:
+        return data
+
+    return ToolContext(_part=part, _artifact=whole)
 
 
 async def read(data: bytes, **asked: Any) -> tuple[str, str]:
@@ -49,6 +53,19 @@ async def search(data: bytes, query: str) -> list[str]:
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts that come in many pieces, cut anywhere."""
     monkeypatch.setattr(excerpts, "CHUNK_BYTES", 97)
+
+
+# --- by pages -------------------------------------------------------------------------------------
+
+
+async def test_pages_of_a_pdf_are_read_as_text() -> None:
+    """Five of them, or as many as are asked for."""
+    book = pdf([f"number {n}" for n in range(1, 9)])
+    told, text = await read(book, page=3)
+    assert (told, text.split()[-1]) == ("[pages 3 to 7 of 8]", "7")
+    assert (await read(book, page=8, count=2))[0] == "[pages 8 to 8 of 8]"
+    with pytest.raises(ToolFailed, match="9"):
+        await read(book, page=9)
 
 
 # --- by bytes -------------------------------------------------------------------------------------
