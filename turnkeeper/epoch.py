@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import BaseModel
 
 from turnkeeper.entries import Entry, admit, message
+from turnkeeper.media import images_of
 from turnkeeper.text import clip, one_line
 from turnkeeper.view import size
 
@@ -73,8 +74,12 @@ def used_results(entries: Sequence[Entry], at_least: int) -> list[int]:
 
 
 def bulky_results(entries: Sequence[Entry], at_least: int) -> list[int]:
-    """Where results of at least so many bytes stand."""
-    return [i for i, e in enumerate(entries) if e.kind == "result" and size(e) >= at_least]
+    """Where results of at least so many bytes stand, or with images, which are few in a request."""
+    return [
+        i
+        for i, e in enumerate(entries)
+        if e.kind == "result" and (size(e) >= at_least or images_of(e))
+    ]
 
 
 def reference(entry: Entry, artifact: str) -> Entry:
