@@ -108,7 +108,7 @@ class Lane:
         await asyncio.sleep(SETTLED_SECONDS if link.between == "worker and ledger" else 0)
         injected = proxy.injected["drop_reply"] - hits
         found.seen.arrivals = self.ledger.arrivals()[known:]
-        found.seen.requests = self.provider.requests[asked:]
+        found.seen.requests = [r for r in self.provider.requests[asked:] if r.asks_model]
         return Played(link, found, nth.seen, injected, time.monotonic() - began)
 
     async def _run(self, link: Link) -> AgentRunHandle:

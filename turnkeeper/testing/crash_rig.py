@@ -328,7 +328,7 @@ class _Site:
             run=recorded.read(run, histories),
             entries=None,
             arrivals=read_arrivals(self._folder / "effects.db"),
-            requests=self._provider.requests,
+            requests=[r for r in self._provider.requests if r.asks_model],
             living=living,
             unwitnessed=frozenset(self._rig.unwitnessed),
         )

@@ -59,6 +59,11 @@ class Record:
     sent: int | None = None
     outcome: str | None = None
 
+    @property
+    def asks_model(self) -> bool:
+        """Whether it asked for a reply, and not for what a model is."""
+        return self.method == "POST" and self.path == "/v1/messages"
+
 
 _FIELDS = frozenset(field.name for field in fields(Record))
 _REPLY_FIELDS = ("sent", "outcome")
