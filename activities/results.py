@@ -7,7 +7,8 @@ import json
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any
 
-from pydantic_core import to_json
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_json
 
 from activities.media import TEXT, sniff
 from turnkeeper.artifacts import MAX_ARTIFACT_BYTES
@@ -107,9 +108,32 @@ def _text(value: Any) -> str:
     if isinstance(value, _BYTES):
         return bytes(value).decode() or "(empty text)"
     _refuse_endless(value)
-    data = to_json(value, inf_nan_mode="strings")
-    _refuse_size(len(data), "bytes of JSON")
-    return data.decode()
+    text = _json(value)
+    _refuse_size(len(text), "characters of JSON")
+    return text
+
+
+def _json(value: Any) -> str:
+    try:
+        return to_json(value, inf_nan_mode="strings").decode()
+    except PydanticSerializationError:
+        # Of halves of characters, which UTF-8 has not; what fails for another reason fails again.
+        return to_json(_mended(value), inf_nan_mode="strings").decode()
+
+
+def _mended(value: Any) -> Any:
+    """The same with all its text well-formed."""
+    if isinstance(value, str):
+        return well_formed(str.__str__(value))
+    if isinstance(value, dict):
+        return {_mended(k): _mended(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_mended(v) for v in value]
+    if isinstance(value, BaseModel):
+        return _mended(value.model_dump())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _mended(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return value
 
 
 def _refuse_size(size: int, what: str) -> None:

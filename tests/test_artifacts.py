@@ -222,8 +222,12 @@ async def test_what_was_stored_lately_is_not_removed(place: Place) -> None:
         for path in (store.root / key).iterdir():
             os.utime(path, (1, 1))
     await store.put("run", b"a")
+    here = (store.root / key).stat().st_ino if isinstance(store, FolderStore) else 0
     assert await store.remove(key, before=time.time() - 60) is None
     assert await store.get("run", artifact) == b"a"
+    if isinstance(store, FolderStore):
+        # Nor was it taken away for a moment, in which nobody could have read it.
+        assert (store.root / key).stat().st_ino == here
 
 
 async def test_what_is_no_owner_of_ours_has_no_name(tmp_path: Path) -> None:
@@ -268,6 +272,28 @@ async def test_storing_while_a_collection_is_at_work_is_kept(
         assert found.objects == 2
         assert found.namespaces == {HERE}
         assert not list(store.root.glob(".gone*"))
+
+
+@pytest.mark.parametrize("taken", [1, 2])
+async def test_who_stores_while_the_folder_goes_stores_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    """Whether it goes before the mark is written or before the object is: both are there."""
+    publish = artifacts._publish
+    calls: list[Path] = []
+
+    def published(path: Path, data: bytes) -> None:
+        calls.append(path)
+        if len(calls) == taken:
+            path.parent.rename(tmp_path / f".gone.{path.parent.name}.{'0' * 32}")
+        publish(path, data)
+
+    monkeypatch.setattr(artifacts, "_publish", published)
+    store = FolderStore(tmp_path)
+    artifact = await store.put("run", b"a")
+    assert await store.get("run", artifact) == b"a"
+    assert (await held(store))["run"].owner == "run"
+    assert len(calls) > 2
 
 
 async def test_a_collection_that_died_is_finished_by_the_next(tmp_path: Path) -> None:

@@ -46,8 +46,9 @@ _OWNER = "owner"
 """The name under which an owner's workflow id stands beside its objects."""
 _NAMESPACE = "namespace."
 """What the names of marks begin with that say which namespaces stored them."""
-# Also what a collection took away and, having died, did not remove.
-_KEY = re.compile(r"(?:\.gone\.)?([0-9a-f]{32})(?:\.[0-9a-f]+)?")
+_KEY = re.compile(r"[0-9a-f]{32}")
+_GONE = re.compile(r"\.gone\.([0-9a-f]{32})\.[0-9a-f]{32}")
+"""What a collection has taken away; it is there for longer only if that died."""
 _HOSTS = 200
 """Hosts that a folder remembers."""
 
@@ -325,8 +326,10 @@ class FolderStore:
         found: dict[str, list[Path]] = defaultdict(list)
         with contextlib.suppress(FileNotFoundError):
             for path in sorted(self.root.iterdir()):
-                if (match := _KEY.fullmatch(path.name)) and path.is_dir():
-                    found[match[1]].append(path)
+                gone = _GONE.fullmatch(path.name)
+                key = gone[1] if gone else path.name
+                if _KEY.fullmatch(key) and path.is_dir():
+                    found[key].append(path)
         return found
 
     def _held(self, key: str, folders: Iterable[Path]) -> Holding:
@@ -360,10 +363,10 @@ class FolderStore:
         folder = self.root / ".hosts"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / quote(host, safe="")[:200]).touch()
-        hosts = sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime)
+        hosts = [t.name for t in sorted(_listed(folder), key=lambda t: t.time)]
         for oldest in hosts[:-_HOSTS]:
-            oldest.unlink(missing_ok=True)
-        return {unquote(p.name) for p in hosts}
+            (folder / oldest).unlink(missing_ok=True)
+        return {unquote(name) for name in hosts}
 
 
 def _listed(folder: Path) -> list[_Stored]:

@@ -89,3 +89,24 @@ async def test_an_agent_is_looked_for_some_seconds(made: load_agent.LoadAgent) -
         assert raised.value.next_retry_delay is not None
         waited += 0 if final else raised.value.next_retry_delay.total_seconds()
     assert (attempt, round(waited)) == (6, 8)
+
+
+async def test_a_store_that_is_down_is_waited_for(
+    made: load_agent.LoadAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large spec is tried again for more than half a minute, and its end has a name."""
+
+    async def full(*_: Any) -> str:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(load_agent, "MAX_INLINE_SPEC_BYTES", 10)
+    monkeypatch.setattr(FolderStore, "put", full)
+    waits = 0.0
+    for attempt in range(1, 10):
+        with pytest.raises(ApplicationError, match="spec cannot be stored: No space left") as told:
+            await loaded(made, attempt)
+        assert told.value.type == "store_unavailable"
+        assert not told.value.non_retryable
+        assert told.value.next_retry_delay is not None
+        waits += told.value.next_retry_delay.total_seconds()
+    assert 35 < waits < 120

@@ -331,6 +331,17 @@ async def test_an_artifact_can_be_read(runners: Runners) -> None:
         await run(runners, tools.reads_artifact, context, artifact="a2")
 
 
+async def test_a_store_that_is_down_is_no_artifact_that_is_lost(runners: Runners) -> None:
+    """The tool meets the error that it would meet in the worker."""
+
+    async def away(_artifact: str) -> bytes:
+        raise OSError("no route to the store")
+
+    with pytest.raises(Exception, match="Artifact a1 cannot be read at the moment") as raised:
+        await run(runners, tools.reads_artifact, ToolContext(_artifact=away), artifact="a1")
+    assert not isinstance(raised.value, ToolFailed)
+
+
 async def test_what_is_printed_is_logged_line_by_line(runners: Runners) -> None:
     """Each call's lines go to its own logger, unfinished ones included, and long ones cut."""
     first, second = Recorded(), Recorded()

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ from tests.namespaces import bare_namespace
 from tests.rig import RigFactory, open_rig, until
 from tests.test_field_reports_effects import delete, deletes_soon, is_gone
 from tests.test_starter import ROOT, environment
+from tests.workers import SiteFactory
 from turnkeeper import tool
 from turnkeeper.artifacts import FolderStore, Holding
 from turnkeeper.client import AgentClient
@@ -46,10 +48,10 @@ class Stored:
         """As a worker of this namespace, or of another one, opens it."""
         return FolderStore(self.folder, namespace=namespace or self.namespace)
 
-    def grow_old(self, *spared: str) -> None:
-        """All that was stored, hours ago."""
-        for path in self.folder.glob("*/*"):
-            if (path.parent / "owner").read_text() not in spared:
+    def grow_old(self) -> None:
+        """All that was stored, long ago."""
+        for mark in self.folder.glob("*/owner"):
+            for path in mark.parent.iterdir():
                 os.utime(path, (1, 1))
 
     async def owners(self) -> set[str | None]:
@@ -252,6 +254,21 @@ async def test_what_is_stored_is_listed(stored: Stored) -> None:
     told = json.loads(stored.run("list", "--json").stdout)["artifacts"]
     assert {t["id"] for t in told} == {*stored.kept, "gone", ODD}
     assert all(t["objects"] == 1 and t["namespaces"] == [stored.namespace] for t in told)
+
+
+async def test_a_worker_records_whose_its_artifacts_are(site: SiteFactory, tmp_path: Path) -> None:
+    """As a process, from a folder that is not there yet: the run's id, and the namespace."""
+    async with site([call("export"), text("Done.")], module="tests.exporting") as s:
+        await s.worker()
+        run = await s.start(agent="exporting")
+        assert (await run.result(timeout=60)).answer == "Done."
+        namespace = await namespace_identity(s.agents.client)
+        made = Stored(s.agents.client, tmp_path / "artifacts", namespace, [run.id])
+        (held,) = [h async for h in made.store().holdings()]
+        assert (held.owner, held.objects, list(held.namespaces)) == (run.id, 1, [namespace])
+        assert (tmp_path / "artifacts/.hosts" / socket.gethostname()).exists()
+        made.grow_old()
+        assert await verdicts(made) == {run.id: "kept"}
 
 
 def test_foreign_ids_stay_in_their_line() -> None:
