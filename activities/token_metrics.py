@@ -25,7 +25,7 @@ class InputTokens:
     def count(self, spec: AgentSpec, usage: Usage) -> None:
         """Add one reply's; called in an activity."""
         agent, model = self._labels(spec)
-        counter = activity.metric_meter().create_counter(INPUT_TOKENS, unit="tokens")
+        counter = activity.metric_meter().create_counter(INPUT_TOKENS)
         for cache, tokens in (
             ("read", usage.cache_read_tokens),
             ("written", usage.cache_write_tokens),

@@ -149,7 +149,7 @@ def test_ids_of_replies_go_with_their_views() -> None:
     for run in ("one", "two"):
         kept.keep(run, said("a"))
         kept.remember_reply(run, said("a").position, f"of {run}")
+    assert len(kept._answered) == 1
     kept.remember_reply("one", said("a").position, "late")
     found = [kept.previous_message_id(run, said("a", "b")) for run in ("one", "two")]
     assert found == [None, "of two"]
-    assert len(kept._answered) == 1
