@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client
     from temporalio.worker import Interceptor, Worker
 
+    from activities.memory import Caches
     from activities.providers import Provider
     from activities.redact import Redactor
     from activities.registry import Registry
@@ -226,7 +227,7 @@ async def _prepare(
         ConnectionError: no Temporal server.
         ValueError: a setting.
     """
-    from activities import memory, readiness, startup
+    from activities import readiness, startup
     from activities.registry import Registry, find_agents
     from turnkeeper.artifacts import open_store
 
@@ -253,7 +254,7 @@ async def _prepare(
     )
     grace = _grace(registry, settings)
     startup.warn_of_grace(grace)
-    startup.tell_caches(memory.caches(settings.cache_mb))
+    startup.tell_caches(_caches(registry, settings))
     made = build_worker(client, registry, providers, store, settings, redactor=redactor)
     return made, list(registry.agents), grace
 
@@ -325,7 +326,7 @@ def build_worker(
     from temporalio.worker import Worker
     from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-    from activities import memory, neighbours
+    from activities import neighbours
     from activities.execute import Execute
     from activities.generate import Generate
     from activities.load_agent import LoadAgent
@@ -338,7 +339,7 @@ def build_worker(
     settings = settings or Settings()
     grace = _grace(registry, settings)
     redactor = redactor or Redactor.from_environment()
-    caches = memory.caches(settings.cache_mb)
+    caches = _caches(registry, settings)
     views = Views(client, store, max_bytes=caches.view_bytes, max_runs=caches.runs)
     # As many threads as slots: a call that waits for a thread would burn its own timeout.
     threads = ThreadPoolExecutor(settings.max_activities, thread_name_prefix="tool")
@@ -399,6 +400,14 @@ def _clock() -> Interceptor:
             input.unsafe_extern_functions[CLOCK] = time.perf_counter
 
     return Clock()
+
+
+def _caches(registry: Registry, settings: Settings) -> Caches:
+    from activities import memory
+    from turnkeeper.spec import HistoryPolicy
+
+    policies = [agent.spec().history for agent in registry.agents.values()] or [HistoryPolicy()]
+    return memory.caches(settings.cache_mb, max(policy.bytes for policy in policies))
 
 
 def _grace(registry: Registry, settings: Settings) -> float:

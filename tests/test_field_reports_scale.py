@@ -220,7 +220,7 @@ async def test_b85_an_eviction_that_fails_loses_no_slot(
     """Runs that cannot be evicted at the first try are at the second, each with an error in the
     log that names it; then all slots are free again, and every run goes on."""
     cached = 10
-    monkeypatch.setattr(memory, "caches", lambda _: Caches(runs=cached, view_bytes=10**7))
+    monkeypatch.setattr(memory, "caches", lambda *_: Caches(runs=cached, view_bytes=10**7))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         where = f"127.0.0.1:{free.getsockname()[1]}"
