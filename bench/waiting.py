@@ -4,8 +4,8 @@ restart that has a message for each.
     python -m bench.waiting [--runs 1000]
 
 Method. Server, scripted provider and worker are processes of their own. Each run makes one call
-whose outcome nobody knows and waits for a person. Memory is the worker's PSS after a garbage
-collection, as the operating system counts it: the growth over `--runs` further runs, divided by
+whose outcome nobody knows and waits for a person. Memory is the worker's PSS as the
+operating system counts it (`bench.sampled`): the growth over `--runs` further runs, divided by
 their number, once with a cache that holds them all and once with the smallest cache there is, so
 that all but a few are evicted. Both begin after some runs that are not counted.
 
