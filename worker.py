@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 WORKFLOW_TASKS = 16
-"""Runs that take a step at once. They share one interpreter: with many more, as after a restart,
-each takes longer than the two seconds after which the SDK calls it hung."""
+"""Runs that take a step at once. They share one interpreter: a hundred, as many as the SDK takes
+and a restart brings, answer no sooner, need more memory, and each comes closer to the two seconds
+after which the SDK calls it hung. Fewer would wait for a server that is far away."""
 
 
 @dataclass(frozen=True)

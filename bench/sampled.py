@@ -2,7 +2,7 @@
 
     BENCH_SAMPLES=samples.jsonl python -m bench.sampled --agents bench.agents
 
-takes the options of `worker.py`. Each line is written after a full garbage collection, and after the
+takes the options of `worker.py`. Each line is written after a full garbage collection, and when the
 C library has given back what is free (it may keep a hundred megabytes for later), in bytes: `pss`
 (what the process alone accounts for, shared pages divided), `rss`, and `peak`, the largest `rss`
 since the start.
