@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client
     from temporalio.worker import Interceptor, Worker
 
+    from activities.capacity import Caches
     from activities.providers import Provider
     from activities.redact import Redactor
     from activities.registry import Registry
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 WORKFLOW_TASKS = 16
-"""Runs that take a step at once. They share one interpreter: with many more, as after a restart,
-each takes longer than the two seconds after which the SDK calls it hung."""
+"""Runs that take a step at once. They share one interpreter: a hundred, as many as the SDK takes
+and a restart brings, answer no sooner, need more memory, and each comes closer to the two seconds
+after which the SDK calls it hung. Fewer would wait for a server that is far away."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,7 @@ async def _prepare(
         ConnectionError: no Temporal server.
         ValueError: a setting.
     """
-    from activities import capacity, readiness, startup
+    from activities import readiness, startup
     from activities.registry import Registry, find_agents
     from turnkeeper.artifacts import open_store
 
@@ -255,7 +257,7 @@ async def _prepare(
     )
     grace = _grace(registry, settings)
     startup.warn_of_grace(grace)
-    startup.tell_caches(capacity.caches(settings.cache_mb))
+    startup.tell_caches(_caches(registry, settings))
     made = build_worker(client, registry, providers, store, settings, redactor=redactor)
     return made, list(registry.agents), grace
 
@@ -327,7 +329,7 @@ def build_worker(
     from temporalio.worker import Worker
     from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-    from activities import capacity, neighbours
+    from activities import neighbours
     from activities.execute import Execute
     from activities.generate import Generate
     from activities.load_agent import LoadAgent
@@ -344,7 +346,7 @@ def build_worker(
     settings = settings or Settings()
     grace = _grace(registry, settings)
     redactor = redactor or Redactor.from_environment()
-    caches = capacity.caches(settings.cache_mb)
+    caches = _caches(registry, settings)
     views = Views(client, store, max_bytes=caches.view_bytes, max_runs=caches.runs)
     # As many threads as slots: a call that waits for a thread would burn its own timeout.
     threads = ThreadPoolExecutor(settings.max_activities, thread_name_prefix="tool")
@@ -410,6 +412,14 @@ def _clock() -> Interceptor:
             input.unsafe_extern_functions[CLOCK] = time.perf_counter
 
     return Clock()
+
+
+def _caches(registry: Registry, settings: Settings) -> Caches:
+    from activities import capacity
+    from turnkeeper.spec import HistoryPolicy
+
+    policies = [agent.spec().history for agent in registry.agents.values()] or [HistoryPolicy()]
+    return capacity.caches(settings.cache_mb, max(policy.bytes for policy in policies))
 
 
 def _grace(registry: Registry, settings: Settings) -> float:

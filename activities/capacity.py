@@ -1,8 +1,9 @@
 """How much memory a worker's caches may take: a share of what the machine allows it.
 
-The cache of workflows can only be bounded by a number of runs, so each is counted at what the
-largest one takes: the bound holds whatever the runs are like. A run that is evicted is replayed
-from its history when something happens to it, which takes some ten milliseconds.
+Temporal's cache of workflows is bounded by a number of runs alone. A cached run takes about as much
+memory as its history has bytes, and its history has no more than its agent's `HistoryPolicy.bytes`
+before the run continues as new: each is counted at that, so that the bound holds whatever the runs
+are like. A run that is evicted is replayed from its history when something happens to it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-RUN_BYTES = 2_000_000
-"""What a cached run takes at most: its state stays under 1 MB as JSON, and is measured at less than
-twice that in memory (`python -m bench.waiting`); a run with little to say takes a seventh."""
+BARE_RUN_BYTES = 500_000
+"""What a run takes beside its history: measured at half of it (`python -m bench.waiting`)."""
 SHARE = 4
 """The caches take one part in so many of the memory, unless told otherwise."""
 MIN_BYTES = 64_000_000
@@ -33,12 +33,13 @@ class Caches:
     """Of the views together."""
 
 
-def caches(megabytes: float | None = None) -> Caches:
-    """The caches for so many megabytes, or for a share of `available()`: half for workflows, half
-    for views."""
+def caches(megabytes: float | None, history_bytes: int) -> Caches:
+    """The caches for so many megabytes, or for a share of `available()`: half for workflows, whose
+    histories have at most `history_bytes`, and half for views."""
     budget = available() // SHARE if megabytes is None else int(megabytes * 1_000_000)
     half = max(budget, MIN_BYTES) // 2
-    return Caches(runs=min(max(half // RUN_BYTES, MIN_RUNS), MAX_RUNS), view_bytes=half)
+    runs = half // (history_bytes + BARE_RUN_BYTES)
+    return Caches(runs=min(max(runs, MIN_RUNS), MAX_RUNS), view_bytes=half)
 
 
 def available(root: Path = Path("/")) -> int:

@@ -28,6 +28,12 @@ async def send(to: str) -> str:
     raise OSError(f"the connection was lost after the letter to {to} had been handed over")
 
 
+@tool(effect="read")
+def page(number: int, size: int) -> str:
+    """Read a page of a report that has very many."""
+    return f"Page {number}. {prose(number, size)}"
+
+
 waiting = Agent(
     name="waiting",
     model="claude-sonnet-5-5",
@@ -38,9 +44,24 @@ waiting = Agent(
 )
 
 
+grown = Agent(
+    name="grown",
+    model="claude-sonnet-5-5",
+    instructions="Read all of it, and write to the customer.",
+    tools=[page, send],
+    on_unknown="wait",
+    limits=Limits(turns=1_000, wall_seconds=FOR_EVER),
+)
+
+GROWN_TURNS, GROWN_BYTES = 30, 23_000
+"""Pages that a `grown` run reads before it waits."""
+
+
 def waits(exchange: Exchange) -> Reply:
     """A letter whose fate a person has to tell; then what the person said."""
-    if exchange.turn == 0:
+    if "page" in exchange.tools and exchange.turn < GROWN_TURNS:
+        return call("page", {"number": exchange.turn, "size": GROWN_BYTES})
+    if not exchange.last_results or exchange.last_results[0].text.startswith("Page"):
         said = prose(exchange.prompt, 500)
         return reply([text(said), call("send", {"to": exchange.prompt})])
     return text(exchange.last_results[0].text)
@@ -74,12 +95,6 @@ def waits_with_much(exchange: Exchange) -> Reply:
 
 
 # --- a run without end ------------------------------------------------------------------------
-
-
-@tool(effect="read")
-def page(number: int, size: int) -> str:
-    """Read a page of a report that has very many."""
-    return f"Page {number}. {prose(number, size)}"
 
 
 def _reader(name: str, window: int) -> Agent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ _WIDTH, _HEIGHT = 760, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 34, 30
 _LINE, _BOUND, _TEXT, _GRID = "#1f5fa8", "#b3261e", "#333333", "#dddddd"
 _MAX_POINTS = 1_500
-"""A file of some 20 kB for each chart."""
+"""Of a line; where there are more, each is the median of several."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,11 @@ def _chart(chart: Chart, x_title: str) -> list[str]:
         parts.append(_text(x, _HEIGHT - 12, f"{first + wide * share:,.0f}", anchor="middle"))
     parts.append(_text(_WIDTH - _RIGHT, _HEIGHT - 1, x_title, anchor="end"))
     step = -(-len(chart.x) // _MAX_POINTS)
-    points = list(zip(chart.x, chart.y, strict=True))[::step]
-    parts.append(_path([at(x, y) for x, y in points], _LINE, 1.2))
+    points = [
+        at(chart.x[i], statistics.median(chart.y[i : i + step]))
+        for i in range(0, len(chart.x), step)
+    ]
+    parts.append(_path(points, _LINE, 1.2))
     if chart.bound is not None:
         level = [at(first, chart.bound), at(last, chart.bound)]
         parts.append(_path(level, _BOUND, 1.2, dashed=True))

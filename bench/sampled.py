@@ -2,13 +2,15 @@
 
     BENCH_SAMPLES=samples.jsonl python -m bench.sampled --agents bench.agents
 
-takes the options of `worker.py`. Each line is written after a full garbage collection, in bytes:
-`pss` (what the process alone accounts for, shared pages divided), `rss`, and `peak`, the largest
-`rss` since the start.
+takes the options of `worker.py`. Each line is written after a full garbage collection, and when the
+C library has given back what is free (it may keep a hundred megabytes for later), in bytes: `pss`
+(what the process alone accounts for, shared pages divided), `rss`, and `peak`, the largest `rss`
+since the start.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -42,6 +44,8 @@ def _kilobytes(text: str, name: str) -> int:
 
 def _sample(_number: int, _frame: object) -> None:
     gc.collect()
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
     with Path(os.environ["BENCH_SAMPLES"]).open("a") as samples:
         samples.write(json.dumps(memory()) + "\n")
 

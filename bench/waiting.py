@@ -4,8 +4,8 @@ restart that has a message for each.
     python -m bench.waiting [--runs 1000]
 
 Method. Server, scripted provider and worker are processes of their own. Each run makes one call
-whose outcome nobody knows and waits for a person. Memory is the worker's PSS after a garbage
-collection, as the operating system counts it: the growth over `--runs` further runs, divided by
+whose outcome nobody knows and waits for a person. Memory is the worker's PSS as the
+operating system counts it (`bench.sampled`): the growth over `--runs` further runs, divided by
 their number, once with a cache that holds them all and once with the smallest cache there is, so
 that all but a few are evicted. Both begin after some runs that are not counted.
 
@@ -21,7 +21,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import itertools
+import statistics
 import sys
 import tempfile
 import time
@@ -39,6 +41,7 @@ from bench.place import Memory, Place, SampledWorker, opened
 from bench.report import RESULTS, Check, Report
 from tests.rig import open_rig, until
 from turnkeeper import Limits
+from turnkeeper.client import AgentRunHandle
 from turnkeeper.contract import RESOLVE
 from turnkeeper.converter import data_converter
 from turnkeeper.outside import UnknownOutcome
@@ -46,27 +49,33 @@ from turnkeeper.testing.embedded import dev_server_arguments, find_temporal
 
 CACHED_BYTES, EVICTED_BYTES = 300_000, 5_000
 _AT_ONCE = 20
-_WARM = 2 * MIN_RUNS
+_SAMPLES = 10
+"""Of memory, along a batch."""
+_WARM = 3 * MIN_RUNS
 """Runs before those that are counted: more than the smallest cache holds."""
+_GROWN = 10
 _PATIENCE_SECONDS = 900.0
 _T = TypeVar("_T")
 
 
 async def measure(place: Place, report: Report, runs: int) -> None:
     """Cached, evicted, restarted."""
-    largest = 4 * (runs + _WARM)
-    async with serving(place, "--cache-mb", str(largest)) as worker:
+    async with serving(place, "--cache-mb", "100000") as worker:
         cached = await growth(place, worker, "cached", runs)
-    report.checks.append(Check("memory of a cached run", cached, most=CACHED_BYTES, unit="bytes"))
+        grown = await growth(place, worker, "grown", _GROWN, agent="grown")
     before = await lengths(place, "cached", runs)
     async with serving(place, "--cache-mb", "1") as worker:
         evicted = await growth(place, worker, "evicted", runs)
-    report.checks.append(
-        Check("memory of an evicted run", evicted, most=EVICTED_BYTES, unit="bytes")
-    )
     after = await lengths(place, "cached", runs)
     added = sum(after[name] - length for name, length in before.items())
-    report.checks.append(Check("events added to runs that waited meanwhile", added, most=0))
+    ((_, size),) = (await sizes(place, "grown", 1)).items()
+    report.checks += [
+        Check("memory of a cached run", round(cached), most=CACHED_BYTES, unit="bytes"),
+        Check("memory of an evicted run", round(evicted), most=EVICTED_BYTES, unit="bytes"),
+        Check("history of a cached run that has read much", size, unit="bytes"),
+        Check("memory of it, its view included", round(grown), unit="bytes"),
+        Check("events added to runs that waited meanwhile", added, most=0),
+    ]
     await restarted(place, report, runs)
 
 
@@ -78,40 +87,55 @@ async def serving(place: Place, *options: str) -> AsyncIterator[SampledWorker]:
     await place.stop(worker)
 
 
-async def growth(place: Place, worker: SampledWorker, name: str, runs: int) -> float:
-    """Bytes that a worker takes more for each of so many runs."""
-    await begin(place, f"{name}-warm", _WARM)
-    start = await worker.memory()
-    began = time.monotonic()
-    await begin(place, name, runs)
-    end = await worker.memory()
-    took = time.monotonic() - began
+async def growth(
+    place: Place, worker: SampledWorker, name: str, runs: int, *, agent: str = "waiting"
+) -> float:
+    """Bytes that a worker takes more for each further run: the slope of a line through samples,
+    since a heap grows and shrinks by megabytes."""
+    await begin(place, f"{name}-warm", 2 if agent == "grown" else _WARM, agent=agent)
+    began, started = time.monotonic(), 0
+    found = {0: await worker.memory()}
+    for share in range(1, _SAMPLES + 1):
+        wanted = runs * share // _SAMPLES
+        await begin(place, name, wanted, first=started, agent=agent)
+        found[wanted], started = await worker.memory(), wanted
+    took, last = time.monotonic() - began, found[runs]
     print(
-        f"  {name}: {runs} runs wait after {took:.0f} s, {_mb(start.pss)} -> {_mb(end.pss)}",
+        f"  {name}: {runs} runs wait after {took:.0f} s, {_mb(found[0].pss)} -> {_mb(last.pss)}",
         flush=True,
     )
-    return (end.pss - start.pss) / runs
+    return statistics.linear_regression(list(found), [m.pss for m in found.values()]).slope
 
 
-async def begin(place: Place, name: str, runs: int, *, agent: str = "waiting") -> None:
-    """Start runs, and wait until each waits for a person."""
+async def begin(
+    place: Place, name: str, runs: int, *, first: int = 0, agent: str = "waiting"
+) -> None:
+    """Start runs `first` to `runs` of a batch, and wait until all of it wait for a person."""
 
     async def start(number: int) -> None:
         await place.agents.start(agent, f"customer {name} {number}", id=f"{name}-{number:05}")
 
-    await _each(range(runs), start)
+    await _each(range(first, runs), start)
     await _until_counted(place, f"{_batch(name)} AND TurnkeeperStatus = 'waiting'", runs)
 
 
 async def lengths(place: Place, name: str, runs: int) -> dict[str, int]:
     """Events of each run of a batch, by its id."""
+    return {n: x.history_length for n, x in (await _described(place, name, runs)).items()}
 
-    async def length(number: int) -> tuple[str, int]:
+
+async def sizes(place: Place, name: str, runs: int) -> dict[str, int]:
+    """Bytes of history of each run of a batch, by its id."""
+    return {n: x.history_size_bytes for n, x in (await _described(place, name, runs)).items()}
+
+
+async def _described(place: Place, name: str, runs: int) -> dict[str, Any]:
+    async def one(number: int) -> tuple[str, Any]:
         run = f"{name}-{number:05}"
         described = await place.client.get_workflow_handle(run).describe()
-        return run, described.raw_description.workflow_execution_info.history_length
+        return run, described.raw_description.workflow_execution_info
 
-    return dict(await _each(range(runs), length))
+    return dict(await _each(range(runs), one))
 
 
 async def restarted(place: Place, report: Report, runs: int) -> None:
@@ -185,18 +209,22 @@ async def idle(folder: Path, report: Report, runs: int) -> None:
             ) as rig,
         ):
             handles = [await rig.start(f"customer {n}") for n in range(runs)]
-            added = 0
-            for run in handles:
-                await until(lambda run=run: _waits(run))
-                before = len(await rig.events(run.id))
-                handle = environment.client.get_workflow_handle(run.id)
-                if not await environment.fast_forward(handle, timedelta(hours=1)):
-                    raise RuntimeError(f"{run.id} ended while it waited")
-                added += len(added_by_the_run((await rig.events(run.id))[before:]))
-    report.checks.append(Check(f"events that {runs} runs add in a virtual hour", added, most=0))
+            added = [await _hour(environment, run) for run in handles]
+    report.checks.append(Check(f"events {runs} runs add in a virtual hour", sum(added), most=0))
 
 
-async def _waits(run: Any) -> bool:
+async def _hour(environment: WorkflowEnvironment, run: AgentRunHandle) -> int:
+    """Events that it adds to a waiting run."""
+    await until(functools.partial(_waits, run))
+    handle = environment.client.get_workflow_handle(run.id)
+    before = [e async for e in handle.fetch_history_events()]
+    if not await environment.fast_forward(handle, timedelta(hours=1)):
+        raise RuntimeError(f"{run.id} ended while it waited")
+    after = [e async for e in handle.fetch_history_events()]
+    return len(added_by_the_run(after[len(before) :]))
+
+
+async def _waits(run: AgentRunHandle) -> bool:
     status = await run.status()
     return any(u.status == "waiting" for u in status.unknown)
 

@@ -209,7 +209,7 @@ async def test_b66_a_burst_of_signals_around_a_switch_is_heard_once_and_in_order
 # --- memory ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("evictions", [100 if FULL else 20])
+@pytest.mark.parametrize("evictions", [100 if FULL else 8])
 async def test_b85_an_eviction_that_fails_loses_no_slot(
     client: Client,
     tmp_path: Path,
@@ -219,8 +219,8 @@ async def test_b85_an_eviction_that_fails_loses_no_slot(
 ) -> None:
     """Runs that cannot be evicted at the first try are at the second, each with an error in the
     log that names it; then all slots are free again, and every run goes on."""
-    cached = 10
-    monkeypatch.setattr(capacity, "caches", lambda _: Caches(runs=cached, view_bytes=10**7))
+    cached = 5
+    monkeypatch.setattr(capacity, "caches", lambda *_: Caches(runs=cached, view_bytes=10**7))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         where = f"127.0.0.1:{free.getsockname()[1]}"
@@ -285,7 +285,8 @@ async def test_b86_a_worker_that_stops_leaves_its_waiting_runs_whole(
             result = await run.result(timeout=60)
             assert result.answer == f"seen by {run.id}"
         assert first.log is not None
-        told = first.log.read_text()
+        _, _, told = first.log.read_text().partition("worker stops")
+        assert told
         for word in ("GeneratorExit", "ignored", "Traceback", "never awaited"):
             assert word not in told, told[-3_000:]
 
@@ -294,7 +295,7 @@ async def test_b86_a_worker_that_stops_leaves_its_waiting_runs_whole(
     ("runs", "options", "limit"),
     [
         pytest.param(
-            *((500, (), 4_000_000_000) if FULL else (60, ("--cache-mb", "1"), None)),
+            *((500, (), 4_000_000_000) if FULL else (26, ("--cache-mb", "1"), None)),
             marks=pytest.mark.timeout(1_800),
         )
     ],
@@ -309,6 +310,6 @@ async def test_b84_bursts_of_large_runs_leave_memory_flat(
         sizes = []
         for burst in range(3):
             await begin(place, f"burst-{burst}", runs, agent="heavy")
-            sizes.append((await process.memory()).rss)
+            sizes.append((await process.memory()).pss)
         assert process.process.status is None
         assert sizes[2] < 1.1 * sizes[1], sizes

@@ -19,6 +19,7 @@ from activities.registry import Registry
 from tests.rig import RigFactory
 from turnkeeper import Agent, tool
 from turnkeeper.artifacts import FolderStore
+from turnkeeper.spec import HistoryPolicy
 from turnkeeper.testing import call, text
 
 GRACE = {"grace_seconds": 20}
@@ -55,14 +56,20 @@ def test_options_have_the_defaults_of_the_settings(monkeypatch: pytest.MonkeyPat
     assert {name: options[name] for name in shared} == {name: settings[name] for name in shared}
 
 
-@pytest.mark.parametrize(("megabytes", "runs"), [(1, 50), (1_000, 250)])
+@pytest.mark.parametrize(
+    ("megabytes", "history", "runs"),
+    [(1, None, 50), (1_000, None, 125), (1_000, HistoryPolicy(bytes=8_000_000), 58)],
+)
 async def test_as_many_runs_are_cached_as_the_memory_has_room_for(
-    client: Client, tmp_path: Path, megabytes: float, runs: int
+    client: Client, tmp_path: Path, megabytes: float, history: HistoryPolicy | None, runs: int
 ) -> None:
-    """A waiting run costs no memory but what the operator allows."""
+    """Each as large as the most that an agent's history may have."""
     settings = worker.Settings(task_queue=f"test-{uuid.uuid4()}", cache_mb=megabytes)
-    store = FolderStore(tmp_path)
-    made = worker.build_worker(client, Registry([]), {}, store, settings)
+    agents = [
+        Agent(name="usual", model="m", instructions="i"),
+        Agent(name="other", model="m", instructions="i", history=history),
+    ]
+    made = worker.build_worker(client, Registry(agents), {}, FolderStore(tmp_path), settings)
     assert made.config()["max_cached_workflows"] == runs
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from activities import capacity
-from activities.capacity import MAX_RUNS, MIN_RUNS, available, caches
+from activities.capacity import MAX_RUNS, MIN_RUNS, Caches, available, caches
 
 MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -76,18 +76,24 @@ def test_a_limited_address_space_counts(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("megabytes", "runs", "view_megabytes"),
-    [(1, MIN_RUNS, 32), (1_000, 250, 500), (1_000_000, MAX_RUNS, 500_000)],
+    ("megabytes", "history_bytes", "runs", "view_megabytes"),
+    [
+        (1, 3_500_000, MIN_RUNS, 32),
+        (1_000, 3_500_000, 125, 500),
+        (1_000, 500_000, 500, 500),
+        (1_000_000, 3_500_000, MAX_RUNS, 500_000),
+    ],
 )
 def test_half_is_for_runs_and_half_for_views(
-    megabytes: float, runs: int, view_megabytes: int
+    megabytes: float, history_bytes: int, runs: int, view_megabytes: int
 ) -> None:
-    """However large a run's state, so many take no more than the half; never fewer than a few."""
-    found = caches(megabytes)
+    """However long the runs' histories, so many take no more than the half; never fewer than a
+    few."""
+    found = caches(megabytes, history_bytes)
     assert (found.runs, found.view_bytes) == (runs, view_megabytes * 1_000_000)
 
 
 def test_a_quarter_of_the_memory_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest is for calls in flight, synchronous tools' processes, and what else there is."""
-    monkeypatch.setattr(capacity, "available", lambda: 2_000_000_000)
-    assert caches() == caches(500)
+    monkeypatch.setattr(capacity, "available", lambda: 4_000_000_000)
+    assert caches(None, 3_500_000) == Caches(runs=125, view_bytes=500_000_000)

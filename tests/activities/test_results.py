@@ -60,13 +60,13 @@ class Report(BaseModel):
 )
 def test_halves_of_characters_are_replaced(value: Any, text: str) -> None:
     """Wherever they stand: one cut character does not cost the whole result."""
-    assert results.text_of(value) == text
+    assert results.content_of(value) == text
 
 
 def test_what_json_cannot_say_stays_unreadable() -> None:
     """Also beside text that is mended."""
     with pytest.raises(results.Unreadable, match="a dict"):
-        results.text_of({"a": object(), "b": "\ud83d"})
+        results.content_of({"a": object(), "b": "\ud83d"})
 
 
 def test_what_fits_is_text() -> None:
