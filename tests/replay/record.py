@@ -23,14 +23,25 @@ import structlog
 from temporalio.client import Client, WorkflowHandle
 
 from tests.codec import Masking
+from tests.prose import prose
 from tests.rig import Rig, open_rig, until
-from turnkeeper import Limits, RetryTool, StopRun, ToolContext, ToolFailed, tool
+from turnkeeper import (
+    ContextPolicy,
+    Limits,
+    ModelSpec,
+    RetryTool,
+    StopRun,
+    ToolContext,
+    ToolFailed,
+    tool,
+)
 from turnkeeper.client import AgentClient, AgentRunHandle
+from turnkeeper.epoch import SUMMARISE
 from turnkeeper.probe import Answer, Landed, NotLanded
 from turnkeeper.spec import HistoryPolicy
 from turnkeeper.testing import AUTO, Exchange, call, calls, reply, status, text, thinking
 from turnkeeper.testing.embedded import EmbeddedServer
-from turnkeeper.testing.provider import Reply
+from turnkeeper.testing.provider import Reply, Script
 
 HISTORIES = Path(__file__).parent / "histories"
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +107,12 @@ async def book(n: int, ctx: ToolContext) -> str:
     if n > 0:
         BOOKED.append(ctx.idempotency_key)
     raise OSError("reply lost")
+
+
+@tool(effect="read")
+def read_page(n: int, size: int = 1_000) -> str:
+    """Read a page."""
+    return f"page {n}: {prose(n, size)}"
 
 
 TOOLS = [look_up, after, write, flaky, send, give_up, book]
@@ -186,6 +203,34 @@ def _ever_on(exchange: Exchange) -> Reply:
 
 def _results(exchange: Exchange) -> Reply:
     return text(" | ".join(r.text for r in exchange.last_results))
+
+
+SUMMARY = "## Decisions\nNone.\n## Unresolved work\nRead on.\n## Evidence\nNone."
+
+
+def _pages(
+    says: str = "", size: int = 1_000, summary: str = SUMMARY, refused_from: int = 99
+) -> Script:
+    """Page after page: the next one stands in the last result."""
+
+    def script(x: Exchange) -> Reply:
+        if x.last_text.startswith(SUMMARISE[:40]):
+            return text(summary)
+        last = x.last_results[0].text.split(":")[0].split() if x.last_results else ["page", "0"]
+        n = int(last[1]) + 1
+        if n >= refused_from:
+            return status(400, message="prompt is too long: 210000 tokens > 200000 maximum")
+        if n > 12:
+            return text("Read.")
+        return reply([*([text(says)] if says else []), call("read_page", {"n": n, "size": size})])
+
+    return script
+
+
+SMALL: Mapping[str, Any] = {
+    "tools": [read_page],
+    "model": ModelSpec(name="claude-sonnet-5-5", window=4_000, max_output_tokens=500),
+}
 
 
 @dataclass(frozen=True)
@@ -292,6 +337,17 @@ SCENARIOS: dict[str, Scenario] = {
         [*[call("look_up", {"q": c * 1_500}) for c in "abcde"], text("Done.")],
         agent={"tools": [look_up], "history": HistoryPolicy(events=50, bytes=20_000)},
     ),
+    "summarised": Scenario(_pages(), agent=SMALL),
+    "summarised-in-vain": Scenario(_pages(summary="Nothing."), agent=SMALL),
+    "referred": Scenario(
+        _pages(says="Noted.", size=4_000),
+        agent={**SMALL, "model": ModelSpec(name="claude-sonnet-5-5", window=10_000)},
+    ),
+    "recent": Scenario(_pages(), agent={**SMALL, "context": ContextPolicy(mode="recent")}),
+    "epochs-continued": Scenario(
+        _pages(), agent={**SMALL, "history": HistoryPolicy(events=50, bytes=20_000)}
+    ),
+    "window-full": Scenario(_pages(refused_from=4), "context_overflow", agent=SMALL),
     "codec": Scenario([call("write", {"n": 1}), _results], codec=True),
 }
 
