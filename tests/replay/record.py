@@ -26,7 +26,6 @@ from tests.codec import Masking
 from tests.prose import prose
 from tests.rig import Rig, open_rig, until
 from turnkeeper import (
-    ContextPolicy,
     Limits,
     ModelSpec,
     RetryTool,
@@ -343,7 +342,6 @@ SCENARIOS: dict[str, Scenario] = {
         _pages(says="Noted.", size=4_000),
         agent={**SMALL, "model": ModelSpec(name="claude-sonnet-5-5", window=10_000)},
     ),
-    "recent": Scenario(_pages(), agent={**SMALL, "context": ContextPolicy(mode="recent")}),
     "epochs-continued": Scenario(
         _pages(), agent={**SMALL, "history": HistoryPolicy(events=50, bytes=20_000)}
     ),

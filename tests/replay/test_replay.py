@@ -28,7 +28,7 @@ def test_the_corpus_is_whole_and_small() -> None:
     stems = {p.stem for p in recorded()}
     missing = {n for n in SCENARIOS if n not in stems and f"{n}-1" not in stems}
     assert not missing, f"record them: python -m tests.replay.record {' '.join(missing)}"
-    assert sum(p.stat().st_size for p in recorded()) < 1_000_000
+    assert sum(p.stat().st_size for p in recorded()) < 2_000_000
 
 
 def test_the_corpus_replays() -> None:
@@ -190,8 +190,9 @@ def test_b19_fields_of_this_release_are_defaulted(tmp_path: Path) -> None:
     """An upgrade: histories that lack fields which came later still decode and replay."""
     rewritten(HISTORIES, tmp_path, without_some)
     found = replay_cold(tmp_path)
-    # These two end by what such a field says.
-    assert set(found["failures"]) <= {"token-limit.json", "invalid-call-stops.json"}, found
+    # What these do is what such a field says.
+    told = ("token-limit", "invalid-call-stops", "summarised", "referred", "epochs", "window-full")
+    assert all(name.startswith(told) for name in found["failures"]), found
 
 
 def test_b11_a_random_draw_before_all_others_changes_nothing(tmp_path: Path) -> None:
