@@ -9,7 +9,7 @@ import pytest
 
 from tests.prose import prose
 from tests.restoring import RestoringRun
-from tests.rig import Rig, RigFactory
+from tests.rig import Rig, RigFactory, until
 from turnkeeper import Limits, tool
 from turnkeeper.entries import Entry, Position
 from turnkeeper.spec import ContextPolicy, HistoryPolicy
@@ -227,3 +227,55 @@ async def test_the_opening_holds_the_task_and_the_summary(rig: RigFactory) -> No
             assert "The task:\nRead the report on needle 4711." in opening, number
             assert SUMMARY in opening
         await held(r)
+
+
+async def test_no_turn_waits_for_a_summary(rig: RigFactory) -> None:
+    """It is written beside the turns, and is there when the window is full."""
+    course: list[str] = []
+    inner = reading(60, size=600, summary=lambda _: text(SUMMARY, delay=0.5))
+
+    def script(x: Exchange) -> Reply:
+        course.append("summary" if asked_for_summary(x) else "turn")
+        return inner(x)
+
+    async with rig(script, tools=[page], limits=PATIENT, provider={"window": WINDOW}) as r:
+        result = await r.run("Read the report.")
+        assert (result.outcome, result.epochs) == ("completed", 2)
+        assert course.count("summary") == 1
+        names = [
+            e.activity_task_scheduled_event_attributes.activity_type.name
+            for e in await r.events()
+            if e.HasField("activity_task_scheduled_event_attributes")
+        ]
+        began, ended = names.index("run.summarise"), names.index("run.shorten")
+        assert names[began:ended].count("run.generate") > 3
+
+
+@pytest.mark.parametrize("how", ["stop", "cancel"])
+async def test_a_summary_does_not_hold_up_an_end(rig: RigFactory, how: str) -> None:
+    """A run that waits for one is stopped, or cancelled, at once; what it may have cost counts."""
+    begun: list[int] = []
+
+    def never(number: int) -> Reply:
+        begun.append(number)
+        return text(SUMMARY, delay=60)
+
+    async with rig(
+        reading(100, summary=never), tools=[page], limits=PATIENT, provider={"window": WINDOW}
+    ) as r:
+        run = await r.start("Read the report.")
+        await until(lambda: begun)
+
+        async def waits() -> bool:
+            return "shorter view" in (await run.status()).waiting_for
+
+        await until(waits)
+        if how == "stop":
+            await run.stop("enough")
+        else:
+            await r.client.get_workflow_handle(run.id).cancel()
+        result = await run.result(check=False, timeout=20)
+        assert result.outcome == ("stopped" if how == "stop" else "cancelled")
+        if how == "stop":
+            assert result.usage.estimated_tokens == ContextPolicy().checkpoint_tokens
+        assert await r.task_failures() == 0

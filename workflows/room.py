@@ -18,6 +18,7 @@ from turnkeeper.contract import (
     ShortenOutput,
     SummariseInput,
     SummariseOutput,
+    Usage,
 )
 from turnkeeper.state import RunState
 from workflows import cockpit, failures, options
@@ -99,9 +100,13 @@ class MakesRoom:
                 **options.summarise(state),
             )
         except ActivityError as error:
-            if not failures.is_cancelled(error):
-                self.state.usage = self.state.usage.plus(failures.lost_usage(error))
+            if failures.is_cancelled(error):
+                # Its count never comes: charge what it may have cost.
+                lost = Usage(estimated_tokens=policy.checkpoint_tokens)
+            else:
+                lost = failures.lost_usage(error)
                 self.state.context.unsummarised += 1
+            self.state.usage = self.state.usage.plus(lost)
             return
         # Other turns may have gone by: the state is read anew.
         state = self.state
