@@ -84,7 +84,8 @@ async def ends(
         script, tools=conversations.TOOLS, limits=PATIENT, provider=OPEN, **options
     ) as r:
         results = await asyncio.gather(
-            *(r.run(f"conversation {seed}", limits=LIMITS[name]) for seed, name in cases)
+            # With the limits' name: a body of another run's would count as one that was repeated.
+            *(r.run(f"conversation {seed}\n{name}", limits=LIMITS[name]) for seed, name in cases)
         )
         assert r.provider.rejections == {}
         assert await r.task_failures() == 0
