@@ -51,8 +51,8 @@ CACHED_BYTES, EVICTED_BYTES = 300_000, 5_000
 _AT_ONCE = 20
 _SAMPLES = 10
 """Of memory, along a batch."""
-_WARM = 3 * MIN_RUNS
-"""Runs before those that are counted: more than the smallest cache holds."""
+_WARM = {"cached": 30, "grown": 2, "evicted": 3 * MIN_RUNS}
+"""Runs before those that are counted; of the last, more than the smallest cache holds."""
 _GROWN = 10
 _PATIENCE_SECONDS = 900.0
 _T = TypeVar("_T")
@@ -92,7 +92,7 @@ async def growth(
 ) -> float:
     """Bytes that a worker takes more for each further run: the slope of a line through samples,
     since a heap grows and shrinks by megabytes."""
-    await begin(place, f"{name}-warm", 2 if agent == "grown" else _WARM, agent=agent)
+    await begin(place, f"{name}-warm", _WARM[name], agent=agent)
     began, started = time.monotonic(), 0
     found = {0: await worker.memory()}
     for share in range(1, _SAMPLES + 1):

@@ -209,7 +209,7 @@ async def test_b66_a_burst_of_signals_around_a_switch_is_heard_once_and_in_order
 # --- memory ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("evictions", [100 if FULL else 8])
+@pytest.mark.parametrize("evictions", [100 if FULL else 5])
 async def test_b85_an_eviction_that_fails_loses_no_slot(
     client: Client,
     tmp_path: Path,
