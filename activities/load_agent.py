@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -64,6 +65,7 @@ class LoadAgent:
         self._patience_seconds = patience_seconds
         self._attributes: list[str] = []
         self._attributes_until = 0.0
+        self._listing = asyncio.Lock()
 
     @activity.defn(name=LOAD_AGENT)
     async def run(self, asked: LoadAgentInput) -> LoadAgentOutput:
@@ -103,11 +105,13 @@ class LoadAgent:
 
     async def _registered(self) -> list[str]:
         """As `registered_attributes`, asked once a minute; if that fails, as last known."""
-        now = time.monotonic()
-        if now >= self._attributes_until:
-            self._attributes_until = now + _ATTRIBUTES_SECONDS
-            found = await _listed(self._client)
-            self._attributes = self._attributes if found is None else found
+        # Whoever comes while they are listed waits: a run that began without them is in no list.
+        async with self._listing:
+            now = time.monotonic()
+            if now >= self._attributes_until:
+                self._attributes_until = now + _ATTRIBUTES_SECONDS
+                found = await _listed(self._client)
+                self._attributes = self._attributes if found is None else found
         return self._attributes
 
     async def _small(self, spec: AgentSpec) -> AgentSpec:
