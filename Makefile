@@ -46,7 +46,7 @@ server-kills: set-up ## Kill the Temporal server 20 times: what it has told its 
 
 BENCH ?=
 endless: set-up ## Long and waiting runs at a flat cost (half an hour). make endless BENCH="--only turns".
-	@$(VENV_PYTHON) -m bench.endless $(BENCH)
+	@$(VENV_PYTHON) -m bench.endless $(BENCH) $(if $(BENCH),,&& $(VENV_PYTHON) -m bench.prompt_cache)
 
 lint: set-up ## Style, bans on impure calls, formatting.
 	@$(VENV_PYTHON) -m ruff check .
