@@ -26,7 +26,7 @@ dev: set-up ## Server, UI and worker in the foreground.
 ARGS ?=
 test: set-up ## All tests, in three processes. Options for pytest: make test ARGS="-k budget".
 	@# A file stays in one process: its fixtures are made once.
-	@$(VENV_PYTHON) -m pytest $(or $(ARGS),-n 3 --dist loadgroup)
+	@$(VENV_PYTHON) -m pytest $(or $(ARGS),-n 3 --dist loadscope --no-loadscope-reorder)
 
 crash: set-up ## Kill a worker at every crash point (minutes). make crash ARGS="--without key".
 	@$(VENV_PYTHON) -m tests.faults.crash $(ARGS)

@@ -93,13 +93,28 @@ def replay_cold(folder: Path) -> dict[str, Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What kills workers and servers comes first: it takes longest."""
+    items.sort(key=lambda item: not kills(item.path))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file stays in one process, and all that kill workers and servers share one: several at
     once would starve each other of the seconds that their timeouts count."""
-    killing = {item.path for item in items if item.get_closest_marker("crash")}
-    for item in items:
-        group = "kills" if item.path in killing else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: item.path not in killing)
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "kills" if kills(ROOT / file) else file
+
+    return ByFile(config, log)
+
+
+@functools.cache
+def kills(file: Path) -> bool:
+    """Whether its tests kill real processes."""
+    return "pytest.mark.crash" in file.read_text()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

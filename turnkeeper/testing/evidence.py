@@ -93,7 +93,7 @@ class Evidence:
 
     def requests_of(self, turn: int) -> list[dict[str, Any]]:
         """What the provider was asked for a turn; it counts the replies before it, from 0."""
-        return [r for r in self.requests if r["turn"] == turn - 1]
+        return [r for r in self.requests if r.get("turn") == turn - 1]
 
     def attempts_of(self, tool: str) -> tuple[int, int]:
         """How often a tool began and how often it ended."""
