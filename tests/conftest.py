@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import json
 import subprocess
 import sys
@@ -101,14 +102,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file stays in one process, and all that kill workers and servers share one: several at
     once would starve each other of the seconds that their timeouts count."""
-    from xdist.scheduler import LoadScopeScheduling
+    made: Any = importlib.import_module("xdist.scheduler").LoadScopeScheduling(config, log)
+    made._split_scope = _scope
+    return made
 
-    class ByFile(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return "kills" if kills(ROOT / file) else file
 
-    return ByFile(config, log)
+def _scope(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    return "kills" if kills(ROOT / file) else file
 
 
 @functools.cache
