@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class Server:
     async def list_search_attributes(self, _request: Any) -> ListSearchAttributesResponse:
         """Count, and answer."""
         self.asked += 1
+        await asyncio.sleep(0.01)
         if self.away:
             raise RPCError("away", RPCStatusCode.UNAVAILABLE, b"")
         return ListSearchAttributesResponse(custom_attributes={"TurnkeeperAgent": 2, "Other": 2})  # type: ignore[dict-item]
@@ -63,6 +65,15 @@ async def test_limits_are_no_part_of_the_digest(made: load_agent.LoadAgent) -> N
     one, other = [await loaded(made, limits={"turns": n}) for n in (3, 4)]
     assert one.spec_digest == other.spec_digest
     assert (one.spec.limits.turns, other.spec.limits.turns) == (3, 4)
+
+
+async def test_runs_that_begin_at_once_share_one_list(
+    made: load_agent.LoadAgent, server: Server
+) -> None:
+    """Whoever comes while it is asked for waits for it: without, a run would never be in a list."""
+    found = await asyncio.gather(*(loaded(made) for _ in range(5)))
+    assert [f.attributes for f in found] == [["TurnkeeperAgent"]] * 5
+    assert server.asked == 1
 
 
 async def test_search_attributes_are_asked_for_once_a_minute(
