@@ -101,7 +101,7 @@ async def _watched(run: AgentRunHandle, worker: SampledWorker, count: int) -> di
                 found[status.turn] = await worker.memory()
             if (passed := time.monotonic() - began) - told >= _TELL_SECONDS:
                 told = passed
-                last = f", {list(found.values())[-1].pss / 1e6:.0f} MB" if found else ""
+                last = f", {list(found.values())[-1].own / 1e6:.0f} MB" if found else ""
                 print(f"  turn {status.turn} after {passed:.0f} s{last}", flush=True)
             await asyncio.sleep(0.2)
     return found
@@ -142,10 +142,10 @@ def _times(report: Report, course: Sequence[Turn], count: int) -> list[Check]:
 
 def _memory(report: Report, memory: Mapping[int, Memory], count: int) -> list[Check]:
     """The worker's, from a fifth of the run on: it has warmed up by then."""
-    late = [m.pss / 1e6 for turn, m in memory.items() if turn >= count // 5]
+    late = [m.own / 1e6 for turn, m in memory.items() if turn >= count // 5]
     if not late:
         return [Check("samples of memory", len(memory), least=1)]
-    every = [m.pss / 1e6 for m in memory.values()]
+    every = [m.own / 1e6 for m in memory.values()]
     report.charts.append(Chart("Memory of the worker", list(memory), every, "MB"))
     return [
         Check("samples of memory", len(memory)),

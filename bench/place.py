@@ -32,7 +32,7 @@ _END_SECONDS = 90.0
 class Memory:
     """Of a worker process after a garbage collection, in bytes; see `bench.sampled`."""
 
-    pss: int
+    own: int
     rss: int
     peak: int
 

@@ -3,9 +3,9 @@
     BENCH_SAMPLES=samples.jsonl python -m bench.sampled --agents bench.agents
 
 takes the options of `worker.py`. Each line is written after a full garbage collection, and when the
-C library has given back what is free (it may keep a hundred megabytes for later), in bytes: `pss`
-(what the process alone accounts for, shared pages divided), `rss`, and `peak`, the largest `rss`
-since the start.
+C library has given back what is free (it may keep a hundred megabytes for later), in bytes: `own`
+(pages that no other process shares: of shared ones, a part would depend on who else is at work),
+`rss`, and `peak`, the largest `rss` since the start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def memory() -> dict[str, int]:
     rollup = Path("/proc/self/smaps_rollup").read_text()
     status = Path("/proc/self/status").read_text()
     return {
-        "pss": _kilobytes(rollup, "Pss") * _KILOBYTE,
+        "own": sum(_kilobytes(rollup, f"Private_{k}") for k in ("Clean", "Dirty")) * _KILOBYTE,
         "rss": _kilobytes(status, "VmRSS") * _KILOBYTE,
         "peak": _kilobytes(status, "VmHWM") * _KILOBYTE,
     }

@@ -101,10 +101,10 @@ async def growth(
         found[wanted], started = await worker.memory(), wanted
     took, last = time.monotonic() - began, found[runs]
     print(
-        f"  {name}: {runs} runs wait after {took:.0f} s, {_mb(found[0].pss)} -> {_mb(last.pss)}",
+        f"  {name}: {runs} runs wait after {took:.0f} s, {_mb(found[0].own)} -> {_mb(last.own)}",
         flush=True,
     )
-    return statistics.linear_regression(list(found), [m.pss for m in found.values()]).slope
+    return statistics.linear_regression(list(found), [m.own for m in found.values()]).slope
 
 
 async def begin(
