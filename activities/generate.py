@@ -12,12 +12,12 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.pictures import Pictures
-from activities.providers import ModelRequest, Progress, Provider, ProviderError
+from activities.providers import ModelRequest, Progress, Provider, ProviderError, provider_of
 from activities.providers.admission import UNDIAGNOSED, Admitted, admit_reply
 from activities.pulse import pulse, queue_ms
 from activities.redact import Redactor
 from activities.token_metrics import InputTokens
-from activities.views import Views, as_failures
+from activities.views import Views, as_failures, read
 from turnkeeper.contract import GENERATE, GenerateInput, GenerateOutput, Timing, Usage
 from turnkeeper.spec import AgentSpec
 from turnkeeper.text import one_line
@@ -77,7 +77,9 @@ class Generate:
         began = time.monotonic()
         progress, past = Progress(), _earlier_attempts()
         async with pulse(lambda: past):
-            spec, view, source = await self._read(asked)
+            spec, view, source = await read(
+                self._views, self._redactor, asked.spec_digest, asked.base
+            )
             view.extend(asked.new)
             admitted = await self._ask(spec, view, asked, progress, past)
         workflow_id, position = str(activity.info().workflow_id), view.position
@@ -107,17 +109,6 @@ class Generate:
             timing=timing,
         )
 
-    async def _read(self, asked: GenerateInput) -> tuple[AgentSpec, View, str]:
-        """The pinned spec, the view so far, and where that came from."""
-        info = activity.info()
-        workflow_id, run_id = str(info.workflow_id), str(info.workflow_run_id)
-        with as_failures(self._redactor):
-            spec = await self._views.spec(workflow_id, run_id, asked.spec_digest)
-            view, source = await self._views.view(workflow_id, run_id, asked.base)
-        # Kept before the model is asked: a long way back is gone only once.
-        self._views.keep(workflow_id, view)
-        return spec, view, source
-
     async def _images(self, view: View) -> dict[str, bytes]:
         with as_failures(self._redactor):
             return await self._pictures.of(str(activity.info().workflow_id), view.entries)
@@ -146,7 +137,7 @@ class Generate:
                 ),
                 images=await self._images(view),
             )
-            reply = await self._provider(spec).generate(request, progress)
+            reply = await provider_of(self._providers, spec.model).generate(request, progress)
             return admit_reply(reply, turn=asked.turn, known_ids=view.call_ids)
         except ProviderError as error:
             if progress.first_token_ms is not None or error.code in _ABANDONED:
@@ -156,15 +147,6 @@ class Generate:
             past.unusable += error.code in _UNUSABLE
             activity.heartbeat(past)
             raise self._failure(error, asked, past, time.monotonic() - began) from None
-
-    def _provider(self, spec: AgentSpec) -> Provider:
-        provider = self._providers.get(spec.model.provider)
-        if provider is None:
-            known = ", ".join(self._providers) or "none"
-            raise ProviderError(
-                "stop", "unknown_provider", f"{spec.model.provider!r} is none of: {known}"
-            )
-        return provider
 
     def _failure(
         self, error: ProviderError, asked: GenerateInput, past: _Past, took: float

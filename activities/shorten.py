@@ -14,8 +14,8 @@ from temporalio import activity
 from activities.pulse import pulse, queue_ms
 from activities.redact import Redactor
 from activities.seal import seal
-from activities.views import Views, as_failures
-from turnkeeper.artifacts import ArtifactStore
+from activities.views import Views, as_failures, read
+from turnkeeper.artifacts import ArtifactStore, artifact_id
 from turnkeeper.contract import (
     SHORTEN,
     Epoch,
@@ -53,7 +53,8 @@ class _Draft:
 
     entries: list[Entry]
     how: Literal["references", "summary", "recent"] = "references"
-    referred: int = 0
+    referred: list[bytes] = field(default_factory=list)
+    """Texts that references stand for: to be stored."""
     left_out: list[Entry] = field(default_factory=list)
 
 
@@ -73,67 +74,19 @@ class Shorten:
             ApplicationError: of type `store_unavailable` to be tried again, or `state_lost`.
         """
         began = time.monotonic()
-        info = activity.info()
-        owner, run_id = str(info.workflow_id), str(info.workflow_run_id)
         async with pulse(lambda: None):
+            spec, view, _ = await read(self._views, self._redactor, asked.spec_digest, asked.base)
+            draft = _draft(spec.context or ContextPolicy(), view.entries, asked)
             with as_failures(self._redactor):
-                spec = await self._views.spec(owner, run_id, asked.spec_digest)
-                view, _ = await self._views.view(owner, run_id, asked.base)
-                self._views.keep(owner, view)
-                policy = spec.context or ContextPolicy()
-                draft = await self._draft(owner, policy, view.entries, asked)
-                output = await self._begin(owner, view, draft, asked) if draft else ShortenOutput()
+                output = await self._begin(view, draft, asked) if draft else ShortenOutput()
         output.timing = Timing(queue_ms=queue_ms(), run_ms=round((time.monotonic() - began) * 1000))
         _log(asked, output)
         return output
 
-    async def _draft(
-        self, owner: str, policy: ContextPolicy, entries: list[Entry], asked: ShortenInput
-    ) -> _Draft | None:
-        """The cheapest way that makes enough room; None if it needs a summary first."""
-        whole = _weight(entries)
-        used = used_results(entries, policy.bulky_bytes) if policy.mode == "checkpoint" else []
-        draft = await self._with_references(owner, entries, used)
-        after = _weight(draft.entries)
-        if after <= asked.room and whole - after >= policy.frees * whole:
-            return draft
-        covered = asked.checkpoint.entries if asked.checkpoint else 0
-        later = [i - covered for i in used if i >= covered]
-        tail = await self._with_references(owner, entries[covered:], later)
-        fits = _weight(tail.entries) <= asked.room
-        if asked.checkpoint is None or not fits:
-            newest = tail_from(entries, policy.keep_turns, whole // 2)
-            if not asked.last_resort and (asked.checkpoint is None or covered < newest):
-                return None
-            covered = max(covered, tail_from(entries, policy.keep_turns, asked.room))
-        return await self._without(owner, entries, covered, asked)
-
-    async def _without(
-        self, owner: str, entries: list[Entry], first: int, asked: ShortenInput
-    ) -> _Draft:
-        """A summary, if there is one, and the entries from `first` on."""
-        tail = entries[first:]
-        last = tail_from(tail, 1, 0)
-        bulky = [] if _weight(tail) <= asked.room else bulky_results(tail[:last], _BULKY)
-        draft = await self._with_references(owner, tail, bulky)
-        if first == 0:
-            return draft
-        draft.how = "summary" if asked.checkpoint else "recent"
-        draft.left_out = entries[:first]
-        return draft
-
-    async def _with_references(
-        self, owner: str, entries: list[Entry], bulky: Sequence[int]
-    ) -> _Draft:
-        instead = {}
-        for i in bulky:
-            text = entries[i].value["text"].encode()
-            instead[i] = reference(entries[i], await self._store.put(owner, text))
-        return _Draft(entries=carried(entries, instead), referred=len(bulky))
-
-    async def _begin(
-        self, owner: str, view: View, draft: _Draft, asked: ShortenInput
-    ) -> ShortenOutput:
+    async def _begin(self, view: View, draft: _Draft, asked: ShortenInput) -> ShortenOutput:
+        owner = str(activity.info().workflow_id)
+        for text in draft.referred:
+            await self._store.put(owner, text)
         sealed = await seal(self._store, owner, view, asked.epoch, asked.sealed)
         assert sealed is not None
         task = await self._task(owner, asked.epoch, view)
@@ -158,13 +111,50 @@ class Shorten:
             bytes=_weight(entries),
             how=draft.how,
             left_out=left_out,
-            referred=draft.referred,
+            referred=len(draft.referred),
         )
 
     async def _task(self, owner: str, epoch: Epoch | None, view: View) -> str:
         if epoch is None:
             return task_of(view.entries)
         return Opening.model_validate_json(await self._store.get(owner, epoch.artifact)).task
+
+
+def _draft(policy: ContextPolicy, entries: list[Entry], asked: ShortenInput) -> _Draft | None:
+    """The cheapest way that makes enough room; None if it needs a summary first."""
+    whole = _weight(entries)
+    used = used_results(entries, policy.bulky_bytes) if policy.mode == "checkpoint" else []
+    draft = _with_references(entries, used)
+    after = _weight(draft.entries)
+    if after <= asked.room and whole - after >= policy.frees * whole:
+        return draft
+    covered = asked.checkpoint.entries if asked.checkpoint else 0
+    tail = _with_references(entries[covered:], [i - covered for i in used if i >= covered])
+    if asked.checkpoint is None or _weight(tail.entries) > asked.room:
+        newest = tail_from(entries, policy.keep_turns, whole // 2)
+        if not asked.last_resort and (asked.checkpoint is None or covered < newest):
+            return None
+        covered = max(covered, tail_from(entries, policy.keep_turns, asked.room))
+    return _without(entries, covered, asked)
+
+
+def _without(entries: list[Entry], first: int, asked: ShortenInput) -> _Draft:
+    """A summary, if there is one, and the entries from `first` on."""
+    tail = entries[first:]
+    last = tail_from(tail, 1, 0)
+    bulky = [] if _weight(tail) <= asked.room else bulky_results(tail[:last], _BULKY)
+    draft = _with_references(tail, bulky)
+    if first == 0:
+        return draft
+    draft.how = "summary" if asked.checkpoint else "recent"
+    draft.left_out = entries[:first]
+    return draft
+
+
+def _with_references(entries: list[Entry], bulky: Sequence[int]) -> _Draft:
+    texts = {i: entries[i].value["text"].encode() for i in bulky}
+    instead = {i: reference(entries[i], artifact_id(text)) for i, text in texts.items()}
+    return _Draft(entries=carried(entries, instead), referred=list(texts.values()))
 
 
 def _weight(entries: Sequence[Entry]) -> int:

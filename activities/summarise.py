@@ -11,11 +11,11 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.pictures import Pictures
-from activities.providers import ModelRequest, Progress, Provider, ProviderError
+from activities.providers import ModelRequest, Progress, Provider, ProviderError, provider_of
 from activities.providers.admission import Admitted, admit_reply
 from activities.pulse import pulse, queue_ms
 from activities.redact import Redactor
-from activities.views import Views, as_failures
+from activities.views import Views, as_failures, read
 from turnkeeper.contract import (
     SUMMARISE,
     Checkpoint,
@@ -59,21 +59,14 @@ class Summarise:
             ApplicationError: of type `provider_error` or `store_unavailable` to be tried again, of
                 type `state_lost` when what was said is gone.
         """
-        info, began = activity.info(), time.monotonic()
-        owner = str(info.workflow_id)
+        began = time.monotonic()
         async with pulse(lambda: None):
-            with as_failures(self._redactor):
-                run_id = str(info.workflow_run_id)
-                spec = await self._views.spec(owner, run_id, asked.spec_digest)
-                view, _ = await self._views.view(owner, run_id, asked.base)
-            self._views.keep(owner, view)
+            spec, view, _ = await read(self._views, self._redactor, asked.spec_digest, asked.base)
             policy = spec.context or ContextPolicy()
             # As much as half of the view may stay: it is to become a good deal shorter.
             room = sum(map(size, view.entries)) // 2
             covered = tail_from(view.entries, asked.keep_turns, room)
-            with as_failures(self._redactor):
-                images = await self._pictures.of(owner, view.entries[:covered])
-            output = await self._summary(spec, policy, view.entries[:covered], images, asked)
+            output = await self._summary(spec, policy, view.entries[:covered], asked)
         output.timing = Timing(queue_ms=queue_ms(), run_ms=round((time.monotonic() - began) * 1000))
         log.info(
             "summarised" if output.checkpoint else "no summary",
@@ -85,16 +78,12 @@ class Summarise:
         return output
 
     async def _summary(
-        self,
-        spec: AgentSpec,
-        policy: ContextPolicy,
-        entries: list[Entry],
-        images: Mapping[str, bytes],
-        asked: SummariseInput,
+        self, spec: AgentSpec, policy: ContextPolicy, entries: list[Entry], asked: SummariseInput
     ) -> SummariseOutput:
         if len(entries) < 2:
             return SummariseOutput(problem="there is nothing to summarise yet")
         try:
+            images = await self._images(entries)
             reply = await self._ask(_request(spec, policy, entries, images, asked))
         except ProviderError as error:
             raise self._failure(error, asked) from None
@@ -104,12 +93,13 @@ class Summarise:
         made = Checkpoint(epoch=epoch, entries=len(entries), text=text) if not problem else None
         return SummariseOutput(checkpoint=made, problem=problem, usage=reply.usage)
 
+    async def _images(self, entries: list[Entry]) -> dict[str, bytes]:
+        with as_failures(self._redactor):
+            return await self._pictures.of(str(activity.info().workflow_id), entries)
+
     async def _ask(self, request: ModelRequest) -> Admitted:
-        provider = self._providers.get(request.spec.model.provider)
-        if provider is None:
-            raise ProviderError("stop", "unknown_provider", repr(request.spec.model.provider))
-        reply = await provider.generate(request, Progress())
-        return admit_reply(reply, turn=0, known_ids=())
+        provider = provider_of(self._providers, request.spec.model)
+        return admit_reply(await provider.generate(request, Progress()), turn=0, known_ids=())
 
     def _failure(self, error: ProviderError, asked: SummariseInput) -> ApplicationError:
         told = one_line(self._redactor.error(str(error)), 600)

@@ -7,6 +7,7 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
@@ -129,6 +130,24 @@ class Views:
         while len(self._specs) > 1 and self._spec_bytes > _SPEC_BYTES:
             self._spec_bytes -= self._specs.popitem(last=False)[1][1]
         return spec
+
+
+async def read(
+    views: Views, redactor: Redactor, spec_digest: str, base: Position
+) -> tuple[AgentSpec, View, str]:
+    """The spec and view of the run that this activity belongs to, and where the view came from.
+
+    Raises:
+        ApplicationError: as `as_failures` has it.
+    """
+    info = activity.info()
+    workflow_id, run_id = str(info.workflow_id), str(info.workflow_run_id)
+    with as_failures(redactor):
+        spec = await views.spec(workflow_id, run_id, spec_digest)
+        view, source = await views.view(workflow_id, run_id, base)
+    # Kept before anything is done with it: a long way back is gone only once.
+    views.keep(workflow_id, view)
+    return spec, view, source
 
 
 @contextlib.contextmanager

@@ -91,7 +91,6 @@ class MakesRoom:
             keep_turns=policy.keep_turns,
             drop_thinking=True if state.drop_thinking else None,
         )
-        number = state.context.number
         try:
             written: SummariseOutput = await workflow.execute_activity(
                 contract.SUMMARISE,
@@ -113,7 +112,7 @@ class MakesRoom:
         state.usage = state.usage.plus(written.usage)
         if written.checkpoint is None:
             state.context.unsummarised += 1
-        elif number == state.context.number:
+        elif written.checkpoint.epoch == state.context.number:
             # Its entries are counted from the beginning of that epoch's view.
             state.context.checkpoint, state.context.unsummarised = written.checkpoint, 0
 
@@ -130,7 +129,7 @@ class MakesRoom:
             epoch=context.epoch,
             sealed=state.sealed,
             checkpoint=context.checkpoint,
-            room=context.room_bytes(state.pending, output=state.output_limit, window=state.window),
+            room=state.opening_bytes(),
             last_resort=not summarised,
         )
         try:

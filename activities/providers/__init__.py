@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from turnkeeper.entries import Entry
-from turnkeeper.spec import AgentSpec
+from turnkeeper.spec import AgentSpec, ModelSpec
 
 
 @dataclass(frozen=True)
@@ -107,3 +107,16 @@ class Provider(Protocol):
     async def close(self) -> None:
         """Release connections."""
         ...
+
+
+def provider_of(providers: Mapping[str, Provider], model: ModelSpec) -> Provider:
+    """The provider that a model names.
+
+    Raises:
+        ProviderError: `stop`, if this worker does not have it.
+    """
+    provider = providers.get(model.provider)
+    if provider is None:
+        known = ", ".join(providers) or "none"
+        raise ProviderError("stop", "unknown_provider", f"{model.provider!r} is none of: {known}")
+    return provider
