@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 
 from turnkeeper.entries import Entry, Position, check_json
 from turnkeeper.errors import AdmissionError
+from turnkeeper.media import MAX_RESULT_IMAGES
 from turnkeeper.spec import UNBUILT_LIMITS, AgentSpec, Effect, Limits, Strict
 from turnkeeper.text import one_line
 
@@ -374,6 +375,8 @@ class ExecuteInput(_Inner):
     """Whether an earlier run, or one that was reset, may have used the key already."""
     key_ttl: float | None = None
     """See `ToolSpec`."""
+    images: int = MAX_RESULT_IMAGES
+    """Of the result, that the model may see."""
 
 
 class ExecuteOutput(_Inner):
