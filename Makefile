@@ -24,9 +24,9 @@ dev: set-up ## Server, UI and worker in the foreground.
 	@$(VENV_PYTHON) starter.py dev
 
 ARGS ?=
-test: set-up ## All tests, in three processes. Options for pytest: make test ARGS="-k budget".
+test: set-up ## All tests, in four processes. Options for pytest: make test ARGS="-k budget".
 	@# A file stays in one process: its fixtures are made once.
-	@$(VENV_PYTHON) -m pytest $(or $(ARGS),-n 3 --dist loadscope --no-loadscope-reorder)
+	@$(VENV_PYTHON) -m pytest $(or $(ARGS),-n 4 --dist loadscope --no-loadscope-reorder)
 
 crash: set-up ## Kill a worker at every crash point (minutes). make crash ARGS="--without key".
 	@$(VENV_PYTHON) -m tests.faults.crash $(ARGS)

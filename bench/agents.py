@@ -84,14 +84,16 @@ heavy = Agent(
 
 
 def waits_with_much(exchange: Exchange) -> Reply:
-    """As `waits`, beside arguments and results of a megabyte, the most that a reply may have."""
+    """As `waits`, beside arguments and results of a megabyte, the most that a reply may have; or
+    of less, with fewer `HEAVY_CALLS`."""
     if exchange.turn:
         return text(exchange.last_results[-1].text)
+    calls = int(os.environ.get("HEAVY_CALLS", "20"))
     asked = [
         call("look", {"about": prose(f"{exchange.prompt} {n}", 12_000), "size": 23_500})
-        for n in range(20)
+        for n in range(calls)
     ]
-    return reply([*asked, call("send", {"to": prose(exchange.prompt, 240_000)})])
+    return reply([*asked, call("send", {"to": prose(exchange.prompt, 12_000 * calls)})])
 
 
 # --- a run without end ------------------------------------------------------------------------
