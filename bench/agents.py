@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 
 from tests.prose import prose
 from turnkeeper import Agent, Limits, ModelSpec, tool
@@ -19,18 +20,35 @@ WINDOW = 64_000
 """Tokens, of the endless agent's model."""
 
 
+# --- planted faults, which the benchmarks have to notice (`bench.controls`) ---------------------
+
+_LEAK = int(os.environ.get("BENCH_LEAK", "0"))
+"""Bytes that each call of `page` or `send` never gives back."""
+_SLOWER = float(os.environ.get("BENCH_SLOWER", "0"))
+"""Seconds by which each page takes longer than the one before it."""
+_leaked: list[bytes] = []
+
+
+def _planted(number: int = 0) -> None:
+    if _LEAK:
+        _leaked.append(os.urandom(_LEAK))
+    time.sleep(number * _SLOWER)
+
+
 # --- a run that waits for a person ------------------------------------------------------------
 
 
 @tool
 async def send(to: str) -> str:
     """Send a letter."""
+    _planted()
     raise OSError(f"the connection was lost after the letter to {to} had been handed over")
 
 
 @tool(effect="read")
 def page(number: int, size: int) -> str:
     """Read a page of a report that has very many."""
+    _planted(number)
     return f"Page {number}. {prose(number, size)}"
 
 
