@@ -3,8 +3,9 @@ restart that has a message for each: `make endless BENCH="--only waiting"`.
 
 Method. Server, scripted provider and worker are processes of their own. Each run makes one call
 whose outcome nobody knows and waits for a person. Memory is what the worker shares with no other
-process (`bench.sampled`): the growth over `--runs` further runs, divided by their number, once with a cache that holds them all and once with the smallest cache there is, so
-that all but a few are evicted. Both begin after some runs that are not counted.
+process (`bench.sampled`): the growth over `--runs` further runs, divided by their number, once with
+a cache that holds them all and once with the smallest cache there is, so that all but a few are
+evicted. Both begin after some runs that are not counted.
 
 Then all workers are stopped, a message is sent to each of the first batch, and a worker with its
 default cache is started: how long until every run has ended with what its message says, and the
