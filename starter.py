@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_show(commands)
     _add_list(commands)
+    _add_why(commands)
     _add_unknown(commands)
     _add_stop(commands)
     _add_artifacts(commands)
@@ -150,6 +151,12 @@ def _add_list(commands: Any) -> None:
     )
     parser.add_argument("query", nargs="?", default="", help="such as \"TurnkeeperTenant='acme'\"")
     parser.add_argument("--count", type=_positive, default=20, metavar="N", help="default 20")
+    _add_json(parser)
+
+
+def _add_why(commands: Any) -> None:
+    parser = _add(commands, "why", "why:why", "What a run waits for, and what to do about it.")
+    parser.add_argument("id", metavar="ID", help="the run's id")
     _add_json(parser)
 
 

@@ -55,6 +55,7 @@ from turnkeeper.contract import (
     StopRequest,
     read_public,
 )
+from turnkeeper.diagnosis import Diagnosis, diagnose
 from turnkeeper.errors import InvalidRequest, StateLost, error_for
 from turnkeeper.follow import Step, follow
 from turnkeeper.history import HistoryReader, Transcript, read_transcript
@@ -343,6 +344,22 @@ class AgentClient:
             return "resolved" if answer == "accepted" else answer
         await self._check_waits(id, call_id)
         return await self._leave(id, RESOLVE, body)
+
+    async def why(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+    ) -> Diagnosis:
+        """Why a run does not go on: see `turnkeeper.diagnosis`. Needs no worker.
+
+        Raises:
+            LookupError: there is no such run.
+            ConnectionError: the server cannot be reached.
+        """
+        described = await self._describe(id)
+        try:
+            return await diagnose(self.client, described)
+        except RPCError as error:
+            raise readable(error, id, self.client) from error
 
     def follow(
         self,
