@@ -29,6 +29,8 @@ from turnkeeper.contract import (
     GENERATE,
     LOAD_AGENT,
     SEAL,
+    SHORTEN,
+    SUMMARISE,
     CallStatus,
     RunRequest,
     RunResult,
@@ -184,7 +186,13 @@ def _progress(call: ToolRun, waiting: Sequence[UnknownCall]) -> str:
     return "done" if call.output or call.failure else "running"
 
 
-_WHAT = {GENERATE: "a reply", LOAD_AGENT: "the agent's definition", SEAL: "the artifact store"}
+_WHAT = {
+    GENERATE: "a reply",
+    LOAD_AGENT: "the agent's definition",
+    SEAL: "the artifact store",
+    SUMMARISE: "a summary",
+    SHORTEN: "a shorter view",
+}
 
 
 def pending_line(pending: PendingActivityInfo) -> str:
