@@ -369,8 +369,11 @@ class _Graph:
 
     async def _shortened(self, payloads: Any, output: Any) -> None:
         shorter = await self._decode(output, ShortenOutput) if output else None
-        if shorter is not None and shorter.epoch is not None:
-            asked: ShortenInput = await self._decode(payloads, ShortenInput)
+        if shorter is None or shorter.epoch is None:
+            return
+        asked: ShortenInput = await self._decode(payloads, ShortenInput)
+        # A view that could not be made shorter: from there the way leads on as it did before.
+        if shorter.epoch.opening != asked.base:
             self._epochs[shorter.epoch.opening] = shorter.epoch, asked.base
 
     async def _generation(self, event_id: int, payloads: Any, output: Any) -> None:
@@ -395,10 +398,19 @@ class _Walk:
     def __init__(self, wanted: Position) -> None:
         self.at = wanted
         self._steps: list[tuple[Entry, ...]] = []
+        self._been = {wanted}
 
     def step(self, edge: _Edge) -> None:
+        """Go back over an edge.
+
+        Raises:
+            StateLost: it leads to where the walk has been.
+        """
         self._steps.append(edge.entries)
         self.at = edge.start
+        if self.at in self._been:
+            raise StateLost(f"history leads in a circle at entry {self.at.entries}")
+        self._been.add(self.at)
 
     def done(self, known: View | None) -> bool:
         return self.at == Position() or (known is not None and known.holds(self.at))
