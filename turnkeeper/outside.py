@@ -29,8 +29,6 @@ from turnkeeper.contract import (
     GENERATE,
     LOAD_AGENT,
     SEAL,
-    SHORTEN,
-    SUMMARISE,
     CallStatus,
     RunRequest,
     RunResult,
@@ -186,13 +184,7 @@ def _progress(call: ToolRun, waiting: Sequence[UnknownCall]) -> str:
     return "done" if call.output or call.failure else "running"
 
 
-_WHAT = {
-    GENERATE: "a reply",
-    LOAD_AGENT: "the agent's definition",
-    SEAL: "the artifact store",
-    SUMMARISE: "a summary",
-    SHORTEN: "a shorter view",
-}
+_WHAT = {GENERATE: "a reply", LOAD_AGENT: "the agent's definition", SEAL: "the artifact store"}
 
 
 def pending_line(pending: PendingActivityInfo) -> str:
