@@ -13,7 +13,15 @@ from activities.pulse import pulse
 from activities.redact import Redactor
 from activities.views import Views, as_failures
 from turnkeeper.artifacts import ArtifactStore
-from turnkeeper.contract import SEAL, Epoch, Sealed, SealInput, SealOutput
+from turnkeeper.contract import (
+    NOT_SEALED,
+    SEAL,
+    STORE_UNAVAILABLE,
+    Epoch,
+    Sealed,
+    SealInput,
+    SealOutput,
+)
 from turnkeeper.entries import Entry, Position
 from turnkeeper.history import SEGMENT_BYTES, Segment
 from turnkeeper.view import View
@@ -60,9 +68,9 @@ def _as_not_sealed(redactor: Redactor) -> Iterator[None]:
         with as_failures(redactor):
             yield
     except ApplicationError as error:
-        if error.type != "store_unavailable":
+        if error.type != STORE_UNAVAILABLE:
             raise
-        raise ApplicationError(error.message, type="not_sealed") from None
+        raise ApplicationError(error.message, type=NOT_SEALED) from None
 
 
 async def seal(

@@ -26,6 +26,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from turnkeeper.contract import (
     GENERATE,
     LOAD_AGENT,
+    NOT_HERE,
+    NOTHING_HAPPENED,
     SEAL,
     SHORTEN,
     STOP,
@@ -64,9 +66,6 @@ _END_EVENTS = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: "terminated",
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: "timed out",
 }
-
-_NOT_DONE = ("RetryTool", "ToolNotHere")
-"""Types of a call's failure that is sure to have changed nothing."""
 
 _BEGINS = {
     SEAL: "the transcript is sealed: history starts anew",
@@ -303,7 +302,8 @@ class _Narrator:
         phase = phases.get(begun.name, "RESUME" if begun.name.startswith("run.") else "EXECUTE")
         failure = failed.failure if failed.scheduled_event_id else timed_out.failure
         # Said first: a long reason is cut.
-        unsure = begun.mutates and failure.application_failure_info.type not in _NOT_DONE
+        kind = failure.application_failure_info.type
+        unsure = begun.mutates and kind not in (NOTHING_HAPPENED, NOT_HERE)
         named = f"outcome unknown: {begun.name}" if unsure else f"{begun.name} failed"
         text = f"{named}: {_why(failure)}{_again(begun)}"
         return [(phase, begun.turn, text)]
