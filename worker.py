@@ -381,7 +381,7 @@ def build_worker(
             load_agent.run,
             Generate(views, pictures, providers, redactor).run,
             execute.run,
-            Seal(views, store).run,
+            Seal(views, store, redactor).run,
             Summarise(views, pictures, providers, redactor).run,
             Shorten(views, store, redactor).run,
         ],

@@ -35,6 +35,18 @@ SEAL = "run.seal"
 SUMMARISE = "run.summarise"
 SHORTEN = "run.shorten"
 
+# Types of failures that activities raise and the loop tells apart, besides the names of outcomes.
+NOTHING_HAPPENED = "RetryTool"
+"""Of a call: it is sure to have changed nothing."""
+NOT_HERE = "ToolNotHere"
+"""Of a call: no worker has the tool at the moment; that has changed nothing, either."""
+THINKING_MISMATCH = "thinking_mismatch"
+"""Of a generation: it is mended by letting thinking blocks go."""
+STORE_UNAVAILABLE = "store_unavailable"
+"""What was said cannot be read or written, which may succeed later; in the end the run is lost."""
+NOT_SEALED = "not_sealed"
+"""The same of sealing: the loop goes on without."""
+
 STOP = "stop"
 """Update and signal, body `StopRequest`: end the run."""
 RESOLVE = "resolve"
