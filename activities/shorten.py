@@ -89,35 +89,45 @@ class Shorten:
             await self._store.put(owner, text)
         sealed = await seal(self._store, owner, view, asked.epoch, asked.sealed)
         assert sealed is not None
-        task = await self._task(owner, asked.epoch, view)
         left_out = sealed.position.entries - len(draft.entries) if draft.left_out else 0
-        entries = draft.entries
-        if draft.left_out:
-            summary = asked.checkpoint.text if asked.checkpoint else None
-            named = _artifacts(draft.left_out, summary or "")
-            entries = [checkpoint_entry(task, summary, left_out, named), *entries]
-        opening = View(entries)
-        data = Opening(task=task, entries=entries).model_dump_json(exclude_none=True).encode()
+        opening = _opening(await self._before(owner, asked.epoch, view), draft, asked, left_out)
+        data = opening.model_dump_json(exclude_none=True).encode()
+        view = View(opening.entries)
         epoch = Epoch(
             number=asked.epoch.number + 1 if asked.epoch else 1,
             artifact=await self._store.put(owner, data),
-            opening=opening.position,
+            opening=view.position,
             said=sealed.position,
         )
-        self._views.keep(owner, opening)
+        self._views.keep(owner, view)
         return ShortenOutput(
             epoch=epoch,
             sealed=sealed,
-            bytes=_weight(entries),
+            bytes=_weight(opening.entries),
             how=draft.how,
             left_out=left_out,
             referred=len(draft.referred),
         )
 
-    async def _task(self, owner: str, epoch: Epoch | None, view: View) -> str:
+    async def _before(self, owner: str, epoch: Epoch | None, view: View) -> Opening:
+        """The opening of the epoch that ends."""
         if epoch is None:
-            return task_of(view.entries)
-        return Opening.model_validate_json(await self._store.get(owner, epoch.artifact)).task
+            return Opening(task=task_of(view.entries), entries=[])
+        return Opening.model_validate_json(await self._store.get(owner, epoch.artifact))
+
+
+def _opening(before: Opening, draft: _Draft, asked: ShortenInput, left_out: int) -> Opening:
+    if not draft.left_out:
+        return before.model_copy(update={"entries": draft.entries})
+    # What was summarised once stays so, also where nothing that came after it could be: no later
+    # view shows it.
+    covered = asked.checkpoint.entries if asked.checkpoint else 0
+    summary = asked.checkpoint.text if asked.checkpoint else before.summary
+    named = _artifacts(draft.left_out, summary or "")
+    first = checkpoint_entry(
+        before.task, summary, left_out, named, whole=covered == len(draft.left_out)
+    )
+    return Opening(task=before.task, entries=[first, *draft.entries], summary=summary)
 
 
 def _draft(policy: ContextPolicy, entries: list[Entry], asked: ShortenInput) -> _Draft | None:

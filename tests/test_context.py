@@ -229,6 +229,28 @@ async def test_the_opening_holds_the_task_and_the_summary(rig: RigFactory) -> No
         await held(r)
 
 
+async def test_a_summary_outlives_an_epoch_that_gets_none(rig: RigFactory) -> None:
+    """The first summary stays in every later opening, which says that it covers the beginning."""
+    openings: list[str] = []
+    inner = reading(80, summary=lambda _: text("None." if openings[1:] else SUMMARY))
+
+    def script(x: Exchange) -> Reply:
+        if not asked_for_summary(x) and x.prompt not in openings:
+            openings.append(x.prompt)
+        return inner(x)
+
+    async with rig(script, tools=[page], limits=PATIENT, provider={"window": WINDOW}) as r:
+        result = await r.run("Read the report.")
+        assert result.epochs == len(openings) > 3
+        assert f"Summary of what is not shown:\n{SUMMARY}" in openings[1]
+        for opening in openings[2:]:
+            assert (
+                f"Summary of the first of them; there is none of the others:\n{SUMMARY}" in opening
+            )
+        await everything(r, 80)
+        await held(r)
+
+
 async def test_no_turn_waits_for_a_summary(rig: RigFactory) -> None:
     """It is written beside the turns, and is there when the window is full."""
     course: list[str] = []
