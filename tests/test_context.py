@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.prose import prose
 from tests.restoring import RestoringRun
 from tests.rig import Rig, RigFactory, until
 from turnkeeper import Limits, tool
 from turnkeeper.entries import Entry, Position
-from turnkeeper.spec import ContextPolicy, HistoryPolicy
+from turnkeeper.spec import ContextPolicy, HistoryPolicy, ModelSpec
 from turnkeeper.testing import Exchange, Reply, call, status, text
 from turnkeeper.testing.provider import reply, thinking
 
@@ -249,6 +251,37 @@ async def test_a_summary_outlives_an_epoch_that_gets_none(rig: RigFactory) -> No
             )
         await everything(r, 80)
         await held(r)
+
+
+@pytest.mark.parametrize("window", [12_000, 40_000], ids=["too small", "large enough"])
+async def test_a_summariser_that_could_not_read_the_view_is_not_asked(
+    rig: RigFactory, window: int
+) -> None:
+    """Its window is asked for when the run begins; the agent's own model takes its place."""
+    summarised: list[str] = []
+    inner = reading(60)
+
+    def script(x: Exchange) -> Reply:
+        if asked_for_summary(x):
+            summarised.append(x.body["model"])
+        return inner(x)
+
+    models = {"own": {"max_input_tokens": WINDOW}, "other": {"max_input_tokens": window}}
+    context = ContextPolicy(summariser=ModelSpec(name="other", max_output_tokens=4_000))
+    agent: dict[str, Any] = {"model": ModelSpec(name="own"), "context": context}
+    with capture_logs() as lines:
+        async with rig(
+            script, tools=[page], limits=PATIENT, provider={"models": models}, **agent
+        ) as r:
+            result = await r.run("Read the report.")
+            assert result.outcome == "completed"
+            await held(r)
+    asked = {"other"} if window > WINDOW else {"own"}
+    assert set(summarised) == asked
+    told = [line for line in lines if "the summariser's window is too small" in line["event"]]
+    assert [(line["summariser"], line["window"]) for line in told] == (
+        [] if window > WINDOW else [("other", window)]
+    )
 
 
 async def test_no_turn_waits_for_a_summary(rig: RigFactory) -> None:
