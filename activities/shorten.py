@@ -11,18 +11,12 @@ from typing import Literal
 import structlog
 from temporalio import activity
 
-from activities.pulse import pulse, queue_ms
+from activities.pulse import pulse, timing
 from activities.redact import Redactor
 from activities.seal import seal
 from activities.views import Views, as_failures, read
 from turnkeeper.artifacts import ArtifactStore, artifact_id
-from turnkeeper.contract import (
-    SHORTEN,
-    Epoch,
-    ShortenInput,
-    ShortenOutput,
-    Timing,
-)
+from turnkeeper.contract import SHORTEN, Epoch, ShortenInput, ShortenOutput
 from turnkeeper.entries import Entry
 from turnkeeper.epoch import (
     Opening,
@@ -74,12 +68,12 @@ class Shorten:
             ApplicationError: of type `store_unavailable` to be tried again, or `state_lost`.
         """
         began = time.monotonic()
-        async with pulse(lambda: None):
+        async with pulse():
             spec, view, _ = await read(self._views, self._redactor, asked.spec_digest, asked.base)
             draft = _draft(spec.context or ContextPolicy(), view.entries, asked)
             with as_failures(self._redactor):
                 output = await self._begin(view, draft, asked) if draft else ShortenOutput()
-        output.timing = Timing(queue_ms=queue_ms(), run_ms=round((time.monotonic() - began) * 1000))
+        output.timing = timing(began)
         _log(asked, output)
         return output
 
@@ -139,25 +133,30 @@ def _draft(policy: ContextPolicy, entries: list[Entry], asked: ShortenInput) -> 
     if after <= asked.room and whole - after >= policy.frees * whole:
         return draft
     covered = asked.checkpoint.entries if asked.checkpoint else 0
-    tail = _with_references(entries[covered:], [i - covered for i in used if i >= covered])
-    if asked.checkpoint is None or _weight(tail.entries) > asked.room:
-        newest = tail_from(entries, policy.keep_turns, whole // 2)
-        if not asked.last_resort and (asked.checkpoint is None or covered < newest):
-            return None
-        covered = max(covered, tail_from(entries, policy.keep_turns, asked.room))
-    return _without(entries, covered, asked)
+    if asked.checkpoint is not None:
+        tail = entries[covered:]
+        spare = [] if _weight(tail) <= asked.room else [i - covered for i in used if i >= covered]
+        draft = _with_references(tail, spare)
+        if _weight(draft.entries) <= asked.room:
+            return _leaving_out(entries[:covered], draft, asked)
+    newest = tail_from(entries, policy.keep_turns, whole // 2)
+    if not asked.last_resort and (asked.checkpoint is None or covered < newest):
+        return None
+    first = max(covered, tail_from(entries, policy.keep_turns, asked.room))
+    return _leaving_out(entries[:first], _shortest(entries[first:], asked.room), asked)
 
 
-def _without(entries: list[Entry], first: int, asked: ShortenInput) -> _Draft:
-    """A summary, if there is one, and the entries from `first` on."""
-    tail = entries[first:]
+def _shortest(tail: list[Entry], room: int) -> _Draft:
+    """As it is, if it fits; else with references for all that is bulky but the last turn's."""
     last = tail_from(tail, 1, 0)
-    bulky = [] if _weight(tail) <= asked.room else bulky_results(tail[:last], _BULKY)
-    draft = _with_references(tail, bulky)
-    if first == 0:
-        return draft
+    return _with_references(
+        tail, [] if _weight(tail) <= room else bulky_results(tail[:last], _BULKY)
+    )
+
+
+def _leaving_out(left_out: list[Entry], draft: _Draft, asked: ShortenInput) -> _Draft:
     draft.how = "summary" if asked.checkpoint else "recent"
-    draft.left_out = entries[:first]
+    draft.left_out = left_out
     return draft
 
 

@@ -16,7 +16,7 @@ from turnkeeper import Limits, tool
 from turnkeeper.entries import Entry, Position
 from turnkeeper.spec import ContextPolicy, HistoryPolicy, ModelSpec
 from turnkeeper.testing import Exchange, Reply, call, status, text
-from turnkeeper.testing.provider import reply, thinking
+from turnkeeper.testing.provider import reply, thinking, unknown_delta
 
 WINDOW = 20_000
 PATIENT = Limits(turns=1_000, consecutive_errors=100, repetition=100)
@@ -251,6 +251,47 @@ async def test_a_summary_outlives_an_epoch_that_gets_none(rig: RigFactory) -> No
             )
         await everything(r, 80)
         await held(r)
+
+
+async def test_attempts_at_a_summary_whose_reply_is_unusable_are_bounded_and_charged(
+    rig: RigFactory,
+) -> None:
+    """As a generation's: three of each, and what they may have cost counts."""
+    summaries = 0
+
+    def unusable(number: int) -> Reply:
+        nonlocal summaries
+        summaries = number
+        return reply([thinking("\ud800"), text(SUMMARY)])
+
+    async with rig(
+        reading(25, summary=unusable), tools=[page], limits=PATIENT, provider={"window": WINDOW}
+    ) as r:
+        result = await r.run("Read the report.")
+        assert (result.outcome, result.epochs, summaries) == ("completed", 2, 6)
+        # Each sent a good part of the window.
+        assert result.usage.estimated_tokens > 6 * WINDOW / 4
+        await everything(r, 25)
+
+
+async def test_a_summary_is_asked_for_whole_where_streams_are_unusable(rig: RigFactory) -> None:
+    """As a generation is: the first attempt fails, and is charged, the second brings it."""
+    streamed: list[bool] = []
+    prompts: list[str] = []
+    inner = reading(25, summary=lambda _: unknown_delta(text(SUMMARY), after=4))
+
+    def script(x: Exchange) -> Reply:
+        if asked_for_summary(x):
+            streamed.append(x.stream)
+        prompts.append(x.prompt)
+        return inner(x)
+
+    async with rig(script, tools=[page], limits=PATIENT, provider={"window": WINDOW}) as r:
+        result = await r.run("Read the report.")
+        assert (result.outcome, result.epochs) == ("completed", 2)
+        assert streamed == [True, False] * (len(streamed) // 2)
+        assert result.usage.estimated_tokens > len(streamed) / 2 * WINDOW / 4
+        assert SUMMARY in prompts[-1]
 
 
 @pytest.mark.parametrize("window", [12_000, 40_000], ids=["too small", "large enough"])
