@@ -330,6 +330,7 @@ def build_worker(
     from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
     from activities import neighbours
+    from activities.asking import Asking
     from activities.execute import Execute
     from activities.generate import Generate
     from activities.load_agent import LoadAgent
@@ -350,7 +351,7 @@ def build_worker(
     views = Views(client, store, max_bytes=caches.view_bytes, max_runs=caches.runs)
     # As many threads as slots: a call that waits for a thread would burn its own timeout.
     threads = ThreadPoolExecutor(settings.max_activities, thread_name_prefix="tool")
-    pictures = Pictures(store)
+    asking = Asking(Pictures(store), providers, redactor)
     runners = Runners(most=min(settings.max_activities, 16))
     memories = Memories(client, store)
     execute = Execute(registry, store, redactor, threads, runners, memories=memories)
@@ -379,10 +380,10 @@ def build_worker(
         workflows=[workflow or AgentRun],
         activities=[
             load_agent.run,
-            Generate(views, pictures, providers, redactor).run,
+            Generate(views, asking, redactor).run,
             execute.run,
             Seal(views, store, redactor).run,
-            Summarise(views, pictures, providers, redactor).run,
+            Summarise(views, asking, redactor).run,
             Shorten(views, store, redactor).run,
         ],
         # Imported once for all runs: their types and code, kept by each, are most of its memory.

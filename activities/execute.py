@@ -26,13 +26,13 @@ from activities.in_flight import InFlight
 from activities.lease import Lease
 from activities.memory import Memories
 from activities.probing import ask
-from activities.pulse import queue_ms
+from activities.pulse import timing
 from activities.redact import Redactor
 from activities.registry import Registry
 from activities.results import Parts, Unreadable, content_of, extract, sendable
 from activities.runners import Runners, in_process
 from turnkeeper.artifacts import ArtifactStore
-from turnkeeper.contract import ExecuteInput, ExecuteOutput, Timing
+from turnkeeper.contract import ExecuteInput, ExecuteOutput
 from turnkeeper.entries import result
 from turnkeeper.errors import RetryTool, StopRun, ToolFailed
 from turnkeeper.media import ImageRef
@@ -242,7 +242,7 @@ class Execute:
     ) -> ExecuteOutput:
         failed = status in ("error", "invalid")
         shown = clip_json(self._redactor.error(text) if failed else text, asked.result_bytes)
-        timing = Timing(queue_ms=queue_ms(), run_ms=round((time.monotonic() - began) * 1000))
+        took = timing(began)
         log.info(
             "executed",
             tool=asked.tool,
@@ -254,7 +254,7 @@ class Execute:
             bytes=len(shown.encode()),
             artifact=artifact,
             images=len(images) or None,
-            **timing.model_dump(exclude_none=True),
+            **took.model_dump(exclude_none=True),
         )
         return ExecuteOutput(
             entry=result(
@@ -267,7 +267,7 @@ class Execute:
             status=status,
             reason=reason,
             artifact=artifact,
-            timing=timing,
+            timing=took,
         )
 
     def _count_silent(self, asked: ExecuteInput, attempts: Attempts) -> None:

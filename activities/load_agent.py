@@ -79,7 +79,7 @@ class LoadAgent:
         if agent is None:
             raise self._unknown(asked.agent)
         spec = built_in.extended(_with_limits(agent.spec(), asked.limits))
-        spec = spec.model_copy(update={"model": await self._windows.measured(spec.model)})
+        spec = await self._windows.pinned(spec)
         # Without the limits: no request is made of them, and callers may compute them anew for each
         # run, where all runs of an agent are to share one spec in a worker's memory.
         digest = digest_of(spec.model_dump(mode="json", exclude={"limits"}))

@@ -1,18 +1,22 @@
-"""Heartbeats from a timer, while an activity is at work."""
+"""An activity at work: its heartbeats, from a timer, and how long it takes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from temporalio import activity
 
+from turnkeeper.contract import Timing
+
 
 @contextlib.asynccontextmanager
-async def pulse(details: Callable[[], Any]) -> AsyncIterator[None]:
-    """Heartbeat with `details()` at a third of the heartbeat timeout until the block ends.
+async def pulse(details: Callable[[], Any] | None = None) -> AsyncIterator[None]:
+    """Heartbeat, with `details()` if given, at a third of the heartbeat timeout until the block
+    ends.
 
     From a timer, not from the work: a stream may be silent for a while and still live.
     """
@@ -29,14 +33,18 @@ async def pulse(details: Callable[[], Any]) -> AsyncIterator[None]:
             await task
 
 
-async def _beat(interval: float, details: Callable[[], Any]) -> None:
+async def _beat(interval: float, details: Callable[[], Any] | None) -> None:
     while True:
-        activity.heartbeat(details())
+        activity.heartbeat(*([details()] if details else []))
         await asyncio.sleep(interval)
 
 
-def queue_ms() -> int:
-    """How long this attempt waited for a worker."""
+def timing(began: float) -> Timing:
+    """How long this attempt waited for a worker, and how long it has run since `began`, a time of
+    `time.monotonic()`."""
     info = activity.info()
     waited = info.started_time - info.current_attempt_scheduled_time
-    return max(0, round(waited.total_seconds() * 1000))
+    return Timing(
+        queue_ms=max(0, round(waited.total_seconds() * 1000)),
+        run_ms=round((time.monotonic() - began) * 1000),
+    )

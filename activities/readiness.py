@@ -53,12 +53,15 @@ def _build(model: type[BaseModel], where: str) -> None:
 
 def _round_trip(agent: Agent, converter: DataConverter) -> None:
     spec = agent.spec()
+    where = "model_options"
     try:
-        entries.check_json(spec.model.options)
+        for model in spec.models:
+            entries.check_json(model.options)
+            where = "context.summariser.options"
         (payload,) = converter.payload_converter.to_payloads([spec])
         (again,) = converter.payload_converter.from_payloads([payload], [AgentSpec])
     except AdmissionError as error:
-        where = error.where.replace("$", "model_options", 1)
+        where = error.where.replace("$", where, 1)
         raise DefinitionError(f"agent {agent.name!r}: {where}: {error.why}") from None
     except Exception as error:
         raise DefinitionError(f"agent {agent.name!r}: it cannot be sent ({error})") from error

@@ -11,18 +11,12 @@ from typing import Literal
 import structlog
 from temporalio import activity
 
-from activities.pulse import pulse, queue_ms
+from activities.pulse import pulse, timing
 from activities.redact import Redactor
 from activities.seal import seal
 from activities.views import Views, as_failures, read
 from turnkeeper.artifacts import ArtifactStore, artifact_id
-from turnkeeper.contract import (
-    SHORTEN,
-    Epoch,
-    ShortenInput,
-    ShortenOutput,
-    Timing,
-)
+from turnkeeper.contract import SHORTEN, Epoch, ShortenInput, ShortenOutput
 from turnkeeper.entries import Entry
 from turnkeeper.epoch import (
     Opening,
@@ -74,12 +68,12 @@ class Shorten:
             ApplicationError: of type `store_unavailable` to be tried again, or `state_lost`.
         """
         began = time.monotonic()
-        async with pulse(lambda: None):
+        async with pulse():
             spec, view, _ = await read(self._views, self._redactor, asked.spec_digest, asked.base)
             draft = _draft(spec.context or ContextPolicy(), view.entries, asked)
             with as_failures(self._redactor):
                 output = await self._begin(view, draft, asked) if draft else ShortenOutput()
-        output.timing = Timing(queue_ms=queue_ms(), run_ms=round((time.monotonic() - began) * 1000))
+        output.timing = timing(began)
         _log(asked, output)
         return output
 
@@ -89,35 +83,45 @@ class Shorten:
             await self._store.put(owner, text)
         sealed = await seal(self._store, owner, view, asked.epoch, asked.sealed)
         assert sealed is not None
-        task = await self._task(owner, asked.epoch, view)
         left_out = sealed.position.entries - len(draft.entries) if draft.left_out else 0
-        entries = draft.entries
-        if draft.left_out:
-            summary = asked.checkpoint.text if asked.checkpoint else None
-            named = _artifacts(draft.left_out, summary or "")
-            entries = [checkpoint_entry(task, summary, left_out, named), *entries]
-        opening = View(entries)
-        data = Opening(task=task, entries=entries).model_dump_json(exclude_none=True).encode()
+        opening = _opening(await self._before(owner, asked.epoch, view), draft, asked, left_out)
+        data = opening.model_dump_json(exclude_none=True).encode()
+        view = View(opening.entries)
         epoch = Epoch(
             number=asked.epoch.number + 1 if asked.epoch else 1,
             artifact=await self._store.put(owner, data),
-            opening=opening.position,
+            opening=view.position,
             said=sealed.position,
         )
-        self._views.keep(owner, opening)
+        self._views.keep(owner, view)
         return ShortenOutput(
             epoch=epoch,
             sealed=sealed,
-            bytes=_weight(entries),
+            bytes=_weight(opening.entries),
             how=draft.how,
             left_out=left_out,
             referred=len(draft.referred),
         )
 
-    async def _task(self, owner: str, epoch: Epoch | None, view: View) -> str:
+    async def _before(self, owner: str, epoch: Epoch | None, view: View) -> Opening:
+        """The opening of the epoch that ends."""
         if epoch is None:
-            return task_of(view.entries)
-        return Opening.model_validate_json(await self._store.get(owner, epoch.artifact)).task
+            return Opening(task=task_of(view.entries), entries=[])
+        return Opening.model_validate_json(await self._store.get(owner, epoch.artifact))
+
+
+def _opening(before: Opening, draft: _Draft, asked: ShortenInput, left_out: int) -> Opening:
+    if not draft.left_out:
+        return before.model_copy(update={"entries": draft.entries})
+    # What was summarised once stays so, also where nothing that came after it could be: no later
+    # view shows it.
+    covered = asked.checkpoint.entries if asked.checkpoint else 0
+    summary = asked.checkpoint.text if asked.checkpoint else before.summary
+    named = _artifacts(draft.left_out, summary or "")
+    first = checkpoint_entry(
+        before.task, summary, left_out, named, whole=covered == len(draft.left_out)
+    )
+    return Opening(task=before.task, entries=[first, *draft.entries], summary=summary)
 
 
 def _draft(policy: ContextPolicy, entries: list[Entry], asked: ShortenInput) -> _Draft | None:
@@ -129,25 +133,30 @@ def _draft(policy: ContextPolicy, entries: list[Entry], asked: ShortenInput) -> 
     if after <= asked.room and whole - after >= policy.frees * whole:
         return draft
     covered = asked.checkpoint.entries if asked.checkpoint else 0
-    tail = _with_references(entries[covered:], [i - covered for i in used if i >= covered])
-    if asked.checkpoint is None or _weight(tail.entries) > asked.room:
-        newest = tail_from(entries, policy.keep_turns, whole // 2)
-        if not asked.last_resort and (asked.checkpoint is None or covered < newest):
-            return None
-        covered = max(covered, tail_from(entries, policy.keep_turns, asked.room))
-    return _without(entries, covered, asked)
+    if asked.checkpoint is not None:
+        tail = entries[covered:]
+        spare = [] if _weight(tail) <= asked.room else [i - covered for i in used if i >= covered]
+        draft = _with_references(tail, spare)
+        if _weight(draft.entries) <= asked.room:
+            return _leaving_out(entries[:covered], draft, asked)
+    newest = tail_from(entries, policy.keep_turns, whole // 2)
+    if not asked.last_resort and (asked.checkpoint is None or covered < newest):
+        return None
+    first = max(covered, tail_from(entries, policy.keep_turns, asked.room))
+    return _leaving_out(entries[:first], _shortest(entries[first:], asked.room), asked)
 
 
-def _without(entries: list[Entry], first: int, asked: ShortenInput) -> _Draft:
-    """A summary, if there is one, and the entries from `first` on."""
-    tail = entries[first:]
+def _shortest(tail: list[Entry], room: int) -> _Draft:
+    """As it is, if it fits; else with references for all that is bulky but the last turn's."""
     last = tail_from(tail, 1, 0)
-    bulky = [] if _weight(tail) <= asked.room else bulky_results(tail[:last], _BULKY)
-    draft = _with_references(tail, bulky)
-    if first == 0:
-        return draft
+    return _with_references(
+        tail, [] if _weight(tail) <= room else bulky_results(tail[:last], _BULKY)
+    )
+
+
+def _leaving_out(left_out: list[Entry], draft: _Draft, asked: ShortenInput) -> _Draft:
     draft.how = "summary" if asked.checkpoint else "recent"
-    draft.left_out = entries[:first]
+    draft.left_out = left_out
     return draft
 
 

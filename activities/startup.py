@@ -28,12 +28,13 @@ log = structlog.get_logger("turnkeeper.worker")
 
 
 def providers(registry: Registry, redactor: Redactor) -> dict[str, Provider]:
-    """The providers that the agents name.
+    """The providers of the models that the agents name.
 
     Raises:
         ValueError: one is unknown, or its key is missing.
     """
-    wanted = {a.spec().model.provider: a.name for a in registry.agents.values()}
+    specs = [agent.spec() for agent in registry.agents.values()]
+    wanted = {model.provider: spec.name for spec in specs for model in spec.models}
     for name, agent in wanted.items():
         if name != "anthropic":
             raise ValueError(f"agent {agent!r}: provider {name!r} is unknown; known: anthropic")

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from datetime import timedelta
-
 import structlog
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
-from activities.pictures import Pictures
-from activities.providers import ModelRequest, Progress, Provider, ProviderError, provider_of
-from activities.providers.admission import Admitted, admit_reply
-from activities.pulse import pulse, queue_ms
+from activities.asking import Asking, Attempt
+from activities.providers import ModelRequest
+from activities.providers.admission import Admitted
+from activities.pulse import pulse
 from activities.redact import Redactor
-from activities.views import Views, as_failures, read
-from turnkeeper.contract import (
-    SUMMARISE,
-    Checkpoint,
-    SummariseInput,
-    SummariseOutput,
-    Timing,
-)
+from activities.views import Views, read
+from turnkeeper.contract import SUMMARISE, Checkpoint, SummariseInput, SummariseOutput
 from turnkeeper.entries import Entry, message
 from turnkeeper.epoch import SUMMARISE as INSTRUCTION
 from turnkeeper.epoch import carried, problem_of_summary, tail_from
 from turnkeeper.spec import AgentSpec, ContextPolicy
-from turnkeeper.text import one_line
 from turnkeeper.view import size
 
-_MAX_WAIT_SECONDS = 300.0
 _FINISHED = (None, "end_turn", "stop_sequence")
 
 log = structlog.get_logger("turnkeeper.summarise")
@@ -39,16 +26,9 @@ log = structlog.get_logger("turnkeeper.summarise")
 class Summarise:
     """The activity `run.summarise`."""
 
-    def __init__(
-        self,
-        views: Views,
-        pictures: Pictures,
-        providers: Mapping[str, Provider],
-        redactor: Redactor,
-    ) -> None:
+    def __init__(self, views: Views, asking: Asking, redactor: Redactor) -> None:
         self._views = views
-        self._pictures = pictures
-        self._providers = providers
+        self._asking = asking
         self._redactor = redactor
 
     @activity.defn(name=SUMMARISE)
@@ -56,18 +36,19 @@ class Summarise:
         """Ask the model once; what it wrote is checked, and a bad summary is a problem, no error.
 
         Raises:
-            ApplicationError: of type `provider_error` or `store_unavailable` to be tried again, of
-                type `state_lost` when what was said is gone.
+            ApplicationError: as `Asking.ask` has it, or of type `state_lost`.
         """
-        began = time.monotonic()
-        async with pulse(lambda: None):
-            spec, view, _ = await read(self._views, self._redactor, asked.spec_digest, asked.base)
+        attempt = Attempt("summary failed", asked.turn)
+        async with pulse(lambda: attempt.past):
+            spec, view, source = await read(
+                self._views, self._redactor, asked.spec_digest, asked.base
+            )
             policy = spec.context or ContextPolicy()
             # As much as half of the view may stay: it is to become a good deal shorter.
             room = sum(map(size, view.entries)) // 2
-            covered = tail_from(view.entries, asked.keep_turns, room)
-            output = await self._summary(spec, policy, view.entries[:covered], asked)
-        output.timing = Timing(queue_ms=queue_ms(), run_ms=round((time.monotonic() - began) * 1000))
+            covered = tail_from(view.entries, policy.keep_turns, room)
+            output = await self._summary(spec, policy, view.entries[:covered], asked, attempt)
+        output.timing = attempt.timing(source)
         log.info(
             "summarised" if output.checkpoint else "no summary",
             turn=asked.turn,
@@ -78,45 +59,25 @@ class Summarise:
         return output
 
     async def _summary(
-        self, spec: AgentSpec, policy: ContextPolicy, entries: list[Entry], asked: SummariseInput
+        self,
+        spec: AgentSpec,
+        policy: ContextPolicy,
+        entries: list[Entry],
+        asked: SummariseInput,
+        attempt: Attempt,
     ) -> SummariseOutput:
         if len(entries) < 2:
             return SummariseOutput(problem="there is nothing to summarise yet")
-        try:
-            images = await self._images(entries)
-            reply = await self._ask(_request(spec, policy, entries, images, asked))
-        except ProviderError as error:
-            raise self._failure(error, asked) from None
+        reply = await self._asking.ask(_request(spec, policy, entries, asked), attempt)
         text = _text(reply)
         problem = _unfinished(reply) or problem_of_summary(text, policy.checkpoint_tokens)
         epoch = asked.epoch.number if asked.epoch else 0
         made = Checkpoint(epoch=epoch, entries=len(entries), text=text) if not problem else None
-        return SummariseOutput(checkpoint=made, problem=problem, usage=reply.usage)
-
-    async def _images(self, entries: list[Entry]) -> dict[str, bytes]:
-        with as_failures(self._redactor):
-            return await self._pictures.of(str(activity.info().workflow_id), entries)
-
-    async def _ask(self, request: ModelRequest) -> Admitted:
-        provider = provider_of(self._providers, request.spec.model)
-        return admit_reply(await provider.generate(request, Progress()), turn=0, known_ids=())
-
-    def _failure(self, error: ProviderError, asked: SummariseInput) -> ApplicationError:
-        told = one_line(self._redactor.error(str(error)), 600)
-        log.warning("summary failed", turn=asked.turn, kind=error.kind, code=error.code, error=told)
-        if error.kind != "retry":
-            return ApplicationError(told, type="provider_error", non_retryable=True)
-        wait = min(error.retry_after or 0, _MAX_WAIT_SECONDS)
-        delay = timedelta(seconds=wait) if wait else None
-        return ApplicationError(told, type="provider_error", next_retry_delay=delay)
+        return SummariseOutput(checkpoint=made, problem=problem, usage=attempt.cost(reply.usage))
 
 
 def _request(
-    spec: AgentSpec,
-    policy: ContextPolicy,
-    entries: list[Entry],
-    images: Mapping[str, bytes],
-    asked: SummariseInput,
+    spec: AgentSpec, policy: ContextPolicy, entries: list[Entry], asked: SummariseInput
 ) -> ModelRequest:
     words = max(50, policy.checkpoint_tokens // 2)
     instruction = message(INSTRUCTION.format(words=words))
@@ -132,7 +93,6 @@ def _request(
         entries=[*entries, instruction],
         max_tokens=spec.model.max_output_tokens,
         drop_thinking=bool(asked.drop_thinking),
-        images=images,
     )
 
 

@@ -52,7 +52,8 @@ class Views:
         self._cold = asyncio.Semaphore(COLD_READS)
         self._reading: dict[str, asyncio.Event] = {}
         """Digests of specs that are being read."""
-        self._views: OrderedDict[str, View] = OrderedDict()
+        self._views: OrderedDict[str, tuple[View, int]] = OrderedDict()
+        """With what each was counted for: an attempt that is at work on one lets it grow."""
         self._bytes = 0
         self._answered: dict[str, tuple[Position, str]] = {}
         """Of views that are kept: up to where the model last read, and the id of its reply."""
@@ -69,7 +70,7 @@ class Views:
         """
         if base == Position():
             return View(), "new"
-        known = self._views.get(workflow_id)
+        known = self._kept(workflow_id)
         if known is not None and known.holds(base):
             self._views.move_to_end(workflow_id)
             return known.up_to(base), "cache"
@@ -78,16 +79,24 @@ class Views:
             return await reader.view(base, known), "history"
 
     def keep(self, workflow_id: str, view: View) -> None:
-        """Remember a run's view for its next turn."""
-        replaced = self._views.pop(workflow_id, None)
-        self._views[workflow_id] = view
-        self._bytes += view.bytes - (replaced.bytes if replaced else 0)
+        """Remember a run's view for its next turn, unless one is kept that goes on from it."""
+        known = self._kept(workflow_id)
+        if known is not None and known is not view and known.holds(view.position):
+            self._views.move_to_end(workflow_id)
+            return
+        _, counted = self._views.pop(workflow_id, (None, 0))
+        self._views[workflow_id] = view, view.bytes
+        self._bytes += view.bytes - counted
         while len(self._views) > 1 and (
             self._bytes > self._max_bytes or len(self._views) > self._max_runs
         ):
-            dropped, gone = self._views.popitem(last=False)
-            self._bytes -= gone.bytes
+            dropped, (_, counted) = self._views.popitem(last=False)
+            self._bytes -= counted
             self._answered.pop(dropped, None)
+
+    def _kept(self, workflow_id: str) -> View | None:
+        known = self._views.get(workflow_id)
+        return known[0] if known else None
 
     def remember_reply(self, workflow_id: str, asked: Position, message_id: str | None) -> None:
         """Remember the provider's id of the reply to a request that ended at `asked`."""

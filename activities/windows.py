@@ -6,9 +6,13 @@ import json
 import math
 from collections.abc import Mapping
 
+import structlog
+
 from activities.providers import Provider
-from turnkeeper.context import TOKENS_PER_BYTE
-from turnkeeper.spec import DEFAULT_WINDOW, MIN_WINDOW, AgentSpec, ModelSpec
+from turnkeeper.context import TOKENS_PER_BYTE, scarce_from
+from turnkeeper.spec import DEFAULT_WINDOW, MIN_WINDOW, AgentSpec, ContextPolicy, ModelSpec
+
+log = structlog.get_logger("turnkeeper.windows")
 
 
 class Windows:
@@ -18,7 +22,41 @@ class Windows:
         self._providers = providers
         self._known: dict[tuple[str, str], int] = {}
 
-    async def measured(self, model: ModelSpec) -> ModelSpec:
+    async def pinned(self, spec: AgentSpec) -> AgentSpec:
+        """The spec with the windows of its models.
+
+        A model that could not read what it is to summarise is left out, and the agent's own takes
+        its place: each of its summaries would be asked for in vain.
+        """
+        model, context = await self._measured(spec.model), spec.context
+        if context is not None and context.summariser is not None:
+            context = await self._summarised(spec.name, model, context, context.summariser)
+        return spec.model_copy(update={"model": model, "context": context})
+
+    async def _summarised(
+        self, agent: str, model: ModelSpec, context: ContextPolicy, summariser: ModelSpec
+    ) -> ContextPolicy:
+        summariser = await self._measured(summariser)
+        window = summariser.window or DEFAULT_WINDOW
+        asked = scarce_from(
+            output=model.max_output_tokens,
+            window=model.window or DEFAULT_WINDOW,
+            soft=context.soft,
+        )
+        if asked + summariser.max_output_tokens <= window:
+            return context.model_copy(update={"summariser": summariser})
+        log.warning(
+            "the summariser's window is too small: the agent's own model summarises",
+            agent=agent,
+            summariser=summariser.name,
+            window=window,
+            asked_from=math.floor(asked),
+            mend="name a model with a larger window, set its ModelSpec.window if the provider does "
+            "not tell it, or lower ContextPolicy.soft",
+        )
+        return context.model_copy(update={"summariser": None})
+
+    async def _measured(self, model: ModelSpec) -> ModelSpec:
         """The model with its window, and with replies that are at most half as long as that."""
         window = model.window or await self._of(model) or DEFAULT_WINDOW
         window = max(window, MIN_WINDOW)

@@ -7,15 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.prose import prose
 from tests.restoring import RestoringRun
 from tests.rig import Rig, RigFactory, until
 from turnkeeper import Limits, tool
 from turnkeeper.entries import Entry, Position
-from turnkeeper.spec import ContextPolicy, HistoryPolicy
+from turnkeeper.spec import ContextPolicy, HistoryPolicy, ModelSpec
 from turnkeeper.testing import Exchange, Reply, call, calls, status, text
-from turnkeeper.testing.provider import reply, thinking
+from turnkeeper.testing.provider import reply, thinking, unknown_delta
 
 WINDOW = 20_000
 PATIENT = Limits(turns=1_000, consecutive_errors=100, repetition=100)
@@ -228,6 +229,100 @@ async def test_the_opening_holds_the_task_and_the_summary(rig: RigFactory) -> No
             assert "The task:\nRead the report on needle 4711." in opening, number
             assert SUMMARY in opening
         await held(r)
+
+
+async def test_a_summary_outlives_an_epoch_that_gets_none(rig: RigFactory) -> None:
+    """The first summary stays in every later opening, which says that it covers the beginning."""
+    openings: list[str] = []
+    inner = reading(80, summary=lambda _: text("None." if openings[1:] else SUMMARY))
+
+    def script(x: Exchange) -> Reply:
+        if not asked_for_summary(x) and x.prompt not in openings:
+            openings.append(x.prompt)
+        return inner(x)
+
+    async with rig(script, tools=[page], limits=PATIENT, provider={"window": WINDOW}) as r:
+        result = await r.run("Read the report.")
+        assert result.epochs == len(openings) > 3
+        assert f"Summary of what is not shown:\n{SUMMARY}" in openings[1]
+        for opening in openings[2:]:
+            assert (
+                f"Summary of the first of them; there is none of the others:\n{SUMMARY}" in opening
+            )
+        await everything(r, 80)
+        await held(r)
+
+
+async def test_attempts_at_a_summary_whose_reply_is_unusable_are_bounded_and_charged(
+    rig: RigFactory,
+) -> None:
+    """As a generation's: three of each, and what they may have cost counts."""
+    summaries = 0
+
+    def unusable(number: int) -> Reply:
+        nonlocal summaries
+        summaries = number
+        return reply([thinking("\ud800"), text(SUMMARY)])
+
+    async with rig(
+        reading(25, summary=unusable), tools=[page], limits=PATIENT, provider={"window": WINDOW}
+    ) as r:
+        result = await r.run("Read the report.")
+        assert (result.outcome, result.epochs, summaries) == ("completed", 2, 6)
+        # Each sent a good part of the window.
+        assert result.usage.estimated_tokens > 6 * WINDOW / 4
+        await everything(r, 25)
+
+
+async def test_a_summary_is_asked_for_whole_where_streams_are_unusable(rig: RigFactory) -> None:
+    """As a generation is: the first attempt fails, and is charged, the second brings it."""
+    streamed: list[bool] = []
+    prompts: list[str] = []
+    inner = reading(25, summary=lambda _: unknown_delta(text(SUMMARY), after=4))
+
+    def script(x: Exchange) -> Reply:
+        if asked_for_summary(x):
+            streamed.append(x.stream)
+        prompts.append(x.prompt)
+        return inner(x)
+
+    async with rig(script, tools=[page], limits=PATIENT, provider={"window": WINDOW}) as r:
+        result = await r.run("Read the report.")
+        assert (result.outcome, result.epochs) == ("completed", 2)
+        assert streamed == [True, False] * (len(streamed) // 2)
+        assert result.usage.estimated_tokens > len(streamed) / 2 * WINDOW / 4
+        assert SUMMARY in prompts[-1]
+
+
+@pytest.mark.parametrize("window", [12_000, 40_000], ids=["too small", "large enough"])
+async def test_a_summariser_that_could_not_read_the_view_is_not_asked(
+    rig: RigFactory, window: int
+) -> None:
+    """Its window is asked for when the run begins; the agent's own model takes its place."""
+    summarised: list[str] = []
+    inner = reading(60)
+
+    def script(x: Exchange) -> Reply:
+        if asked_for_summary(x):
+            summarised.append(x.body["model"])
+        return inner(x)
+
+    models = {"own": {"max_input_tokens": WINDOW}, "other": {"max_input_tokens": window}}
+    context = ContextPolicy(summariser=ModelSpec(name="other", max_output_tokens=4_000))
+    agent: dict[str, Any] = {"model": ModelSpec(name="own"), "context": context}
+    with capture_logs() as lines:
+        async with rig(
+            script, tools=[page], limits=PATIENT, provider={"models": models}, **agent
+        ) as r:
+            result = await r.run("Read the report.")
+            assert result.outcome == "completed"
+            await held(r)
+    asked = {"other"} if window > WINDOW else {"own"}
+    assert set(summarised) == asked
+    told = [line for line in lines if "the summariser's window is too small" in line["event"]]
+    assert [(line["summariser"], line["window"]) for line in told] == (
+        [] if window > WINDOW else [("other", window)]
+    )
 
 
 async def test_no_turn_waits_for_a_summary(rig: RigFactory) -> None:

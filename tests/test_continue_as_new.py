@@ -130,17 +130,17 @@ def nothing_kept(views: Views, workflow_id: str, view: View) -> None:
 def one_turn_behind(views: Views, workflow_id: str, view: View) -> None:
     """A worker that missed the last turn."""
     earlier = View(view.entries[: max(len(view.entries) - 3, 0)])
-    views._views[workflow_id] = earlier
+    views._views[workflow_id] = earlier, earlier.bytes
 
 
 def many_turns_behind(views: Views, workflow_id: str, view: View) -> None:
     """A worker that only saw the beginning."""
-    views._views.setdefault(workflow_id, View(view.entries[:4]))
+    views._views.setdefault(workflow_id, (View(view.entries[:4]), 0))
 
 
 def other_content(views: Views, workflow_id: str, view: View) -> None:
     """A worker that holds another conversation under the same id."""
-    views._views[workflow_id] = View([message(f"other {n}") for n in range(30)])
+    views._views[workflow_id] = View([message(f"other {n}") for n in range(30)]), 0
 
 
 WORKERS = (nothing_kept, one_turn_behind, many_turns_behind, other_content)

@@ -14,10 +14,14 @@ from activities import token_metrics
 from bench.prompt_cache import Measured, Scenario, automatic_mark, drifting_byte, measure
 from tests.prose import prose
 from tests.rig import AGENT, RigFactory, open_rig
+from tests.test_context import PATIENT, WINDOW, reading
+from tests.test_context import page as read
 from turnkeeper import tool
+from turnkeeper.contract import Usage
 from turnkeeper.converter import data_converter
 from turnkeeper.metrics import INPUT_TOKENS
 from turnkeeper.render import result_lines, usage_text
+from turnkeeper.spec import ContextPolicy, ModelSpec
 from turnkeeper.testing import Exchange, Reply, call, text
 from turnkeeper.testing.embedded import EmbeddedServer
 
@@ -108,22 +112,44 @@ async def test_input_tokens_are_counted(
 ) -> None:
     """By agent, model and cache; agents beyond the bound are counted together."""
     monkeypatch.setattr(token_metrics, "MAX_PAIRS", most)
+    pair = (AGENT, "claude-sonnet-5-5") if most else ("other", "other")
+    usage, counted = await input_tokens(server, tmp_path, pages(3))
+    assert counted == {
+        (*pair, "read"): usage.cache_read_tokens,
+        (*pair, "written"): usage.cache_write_tokens,
+        (*pair, "uncached"): usage.input_tokens,
+    }
+
+
+async def test_the_input_tokens_of_summaries_are_counted(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """With the model that summarises: they are paid for as others are."""
+    context = ContextPolicy(summariser=ModelSpec(name="other"))
+    usage, counted = await input_tokens(
+        server, tmp_path, reading(20), limits=PATIENT, context=context, provider={"window": WINDOW}
+    )
+    assert {model for _, model, _ in counted} == {"claude-sonnet-5-5", "other"}
+    assert sum(counted.values()) == (
+        usage.cache_read_tokens + usage.cache_write_tokens + usage.input_tokens
+    )
+
+
+async def input_tokens(
+    server: EmbeddedServer, folder: Path, script: Any, **settings: Any
+) -> tuple[Usage, dict[tuple[str, ...], float]]:
+    """What a run used, and what was counted by agent, model and cache."""
     buffer = MetricBuffer(10_000)
     client = await Client.connect(
         server.address,
         data_converter=data_converter,
         runtime=Runtime(telemetry=TelemetryConfig(metrics=buffer)),
     )
-    async with open_rig(client, tmp_path, pages(3), tools=[page]) as r:
+    async with open_rig(client, folder, script, tools=[read], **settings) as r:
         usage = (await r.run()).usage
     counted: dict[tuple[str, ...], float] = {}
     for update in buffer.retrieve_updates():
         if update.metric.name == INPUT_TOKENS:
             labels = tuple(str(update.attributes[x]) for x in ("agent", "model", "cache"))
             counted[labels] = counted.get(labels, 0) + update.value
-    pair = (AGENT, "claude-sonnet-5-5") if most else ("other", "other")
-    assert counted == {
-        (*pair, "read"): usage.cache_read_tokens,
-        (*pair, "written"): usage.cache_write_tokens,
-        (*pair, "uncached"): usage.input_tokens,
-    }
+    return usage, counted

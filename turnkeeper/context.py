@@ -36,6 +36,12 @@ class Room(Enum):
     NONE = 2
 
 
+def scarce_from(*, output: int, window: int, soft: float) -> float:
+    """Tokens of a request above which a summary is prepared."""
+    # With a long output the window is full earlier than its soft share says.
+    return min(soft * window, 0.8 * (window - output))
+
+
 class Context(BaseModel):
     """What a run knows of its view, which only activities hold."""
 
@@ -89,8 +95,8 @@ class Context(BaseModel):
             asked = math.floor(asked * 0.6)
         if self.overflow or asked + output > window:
             return Room.NONE
-        # With a long output the window is full earlier than its soft share says.
-        return Room.SCARCE if asked > min(soft * window, 0.8 * (window - output)) else Room.AMPLE
+        scarce = asked > scarce_from(output=output, window=window, soft=soft)
+        return Room.SCARCE if scarce else Room.AMPLE
 
     def room_bytes(self, pending: list[Entry], *, output: int, window: int) -> int:
         """What the opening of a new epoch may have, so that it is not full again at once."""

@@ -456,7 +456,7 @@ class SummariseInput(_Inner):
     base: Position
     epoch: Epoch | None = None
     keep_turns: int
-    """Turns at the end that are not covered."""
+    """For workers of before the activity read it in the pinned policy."""
     drop_thinking: bool | None = None
 
 

@@ -37,6 +37,8 @@ class Opening(BaseModel):
     task: str
     """The run's first message, cut."""
     entries: list[Entry]
+    summary: str | None = None
+    """The last one that was written, if it stands in the entries."""
 
 
 def turn_starts(entries: Sequence[Entry]) -> list[int]:
@@ -101,13 +103,22 @@ def carried(entries: Sequence[Entry], instead: Mapping[int, Entry]) -> list[Entr
     return found
 
 
-def checkpoint_entry(task: str, summary: str | None, left_out: int, artifacts: str) -> Entry:
-    """The first entry of an opening from which earlier turns were left out."""
+def checkpoint_entry(
+    task: str, summary: str | None, left_out: int, artifacts: str, *, whole: bool
+) -> Entry:
+    """The first entry of an opening from which earlier turns were left out.
+
+    whole: the summary covers all that was left out, not its beginning alone.
+    """
     parts = [
         f"[This conversation was shortened: {left_out} earlier entries are kept, but not shown.]",
         f"The task:\n{task}",
-        f"Summary of what is not shown:\n{summary}" if summary else "There is no summary of them.",
     ]
+    if summary is None:
+        parts.append("There is no summary of them.")
+    else:
+        covers = "what is not shown" if whole else "the first of them; there is none of the others"
+        parts.append(f"Summary of {covers}:\n{summary}")
     if artifacts:
         parts.append(f"Artifacts that were named there: {artifacts}")
     return message("\n\n".join(parts))

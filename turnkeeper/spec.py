@@ -197,6 +197,12 @@ class AgentSpec(Strict):
     """Where the whole spec lies when it is too large for history; then instructions, descriptions
     and schemas are empty here."""
 
+    @property
+    def models(self) -> tuple[ModelSpec, ...]:
+        """All models that it asks: its own, and the one that summarises."""
+        summariser = self.context.summariser if self.context else None
+        return (self.model, *([summariser] if summariser else ()))
+
     def tool(self, name: str) -> ToolSpec | None:
         """The tool of that name, if the agent has it."""
         return next((t for t in self.tools if t.name == name), None)

@@ -13,13 +13,16 @@ from structlog.testing import capture_logs
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities import neighbours, startup
+from activities import neighbours, readiness, startup
 from activities.redact import Redactor
 from activities.registry import Registry
 from tests.namespaces import bare_namespace
 from tests.rig import RigFactory, until
 from turnkeeper import Agent
 from turnkeeper.artifacts import ArtifactStore, FolderStore, ObjectStore
+from turnkeeper.converter import data_converter
+from turnkeeper.errors import DefinitionError
+from turnkeeper.spec import ContextPolicy, ModelSpec
 
 
 async def test_agents_and_redacted_variables_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +42,24 @@ async def test_agents_and_redacted_variables_are_told(monkeypatch: pytest.Monkey
     assert told[0]["agents"] == {"event": "no tools", "level": "no tools"}
     assert (told[1]["everywhere"], told[1]["in_errors_and_logs"]) == ("API_KEY", "SORT_KEY")
     assert "0123456789abc" not in str(told)
+
+
+def test_the_provider_of_a_summariser_has_to_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start, where somebody looks: later each summary of each run would fail."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "test-key-0123456789")
+    context = ContextPolicy(summariser=ModelSpec(provider="other", name="m"))
+    agent = Agent(name="tester", model="m", instructions="i", context=context)
+    with pytest.raises(ValueError, match="agent 'tester': provider 'other' is unknown"):
+        startup.providers(Registry([agent]), Redactor())
+
+
+def test_the_options_of_a_summariser_have_to_be_json() -> None:
+    """As those of the agent's own model."""
+    summariser = ModelSpec(name="m", options={"a": float("nan")})
+    context = ContextPolicy(summariser=summariser)
+    agent = Agent(name="tester", model="m", instructions="i", context=context)
+    with pytest.raises(DefinitionError, match=r"context.summariser.options.a: NaN"):
+        readiness.check(Registry([agent]), data_converter)
 
 
 # --- a store that not all workers share -----------------------------------------------------------

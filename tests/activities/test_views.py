@@ -118,6 +118,54 @@ def said(*texts: str) -> View:
     return View(map(message, texts))
 
 
+def grown(view: View, text: str) -> View:
+    """The same view, gone on, as a generation leaves it."""
+    view.extend([message(text)])
+    return view
+
+
+async def test_what_a_view_grew_by_counts() -> None:
+    """A turn goes on from the view that is kept: with what it adds the bound is reached all the
+    same, and what was not used longest goes."""
+    nothing: Any = None
+    kept = views.Views(nothing, nothing, max_bytes=50_000)
+    kept.keep("old", said("a"))
+    begun = said("b")
+    kept.keep("long", begun)
+    position = begun.position
+    for _ in range(10):
+        view, source = await kept.view("long", "1", position)
+        assert source == "cache"
+        kept.keep("long", view)
+        kept.keep("long", grown(view, "x" * 10_000))
+        position = view.position
+    assert list(kept._views) == ["long"]
+
+
+def test_what_is_dropped_frees_what_it_was_counted_for() -> None:
+    """A kept view that grew meanwhile, or was replaced by a short one, leaves no debt or credit."""
+    nothing: Any = None
+    kept = views.Views(nothing, nothing, max_bytes=10_000)
+    first = said("a")
+    kept.keep("one", first)
+    grown(first, "x" * 9_000)
+    kept.keep("two", said("y" * 9_500))
+    kept.keep("two", said("opening"))
+    kept.keep("three", said("z" * 9_000))
+    assert list(kept._views) == ["two", "three"]
+    kept.keep("four", said("z" * 9_000))
+    assert list(kept._views) == ["four"]
+
+
+async def test_an_older_place_does_not_push_out_what_goes_on_from_it() -> None:
+    """A summary is asked again from where it began, while the turns have gone on."""
+    kept = made()
+    newer = said("a", "b", "c")
+    kept.keep("run", newer)
+    kept.keep("run", said("a"))
+    assert (await kept.view("run", "1", newer.position))[1] == "cache"
+
+
 def test_the_previous_reply_is_known_to_a_view_that_goes_on_from_its_request() -> None:
     """Not to one that was read anew from another place, as after a reset, or to another run."""
     kept, asked = made(), said("a", "b")

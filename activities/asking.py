@@ -1,0 +1,180 @@
+"""One request to a model, once: what it cost, and why there is no reply.
+
+A generation and a summary are paid for alike and fail alike; both activities ask here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Literal
+
+import structlog
+from pydantic import BaseModel
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.pictures import Pictures
+from activities.providers import ModelRequest, Progress, Provider, ProviderError, provider_of
+from activities.providers.admission import Admitted, admit_reply
+from activities.pulse import timing
+from activities.redact import Redactor
+from activities.token_metrics import InputTokens
+from activities.views import as_failures
+from turnkeeper.contract import Timing, Usage
+from turnkeeper.entries import Entry
+from turnkeeper.text import one_line
+
+MAX_WAIT_SECONDS = 3_600.0
+"""The longest `retry-after` that is waited for."""
+MAX_UNUSABLE_REPLIES = 3
+"""Replies that could not be stored, before it is given up: each one was paid for."""
+_TYPES = {
+    "stop": "model_rejected",
+    "overflow": "context_overflow",
+    "thinking": "thinking_mismatch",
+}
+_UNUSABLE = ("unusable_reply", "reply_too_large")
+# Nobody waited any longer: the provider may finish the reply all the same, and bill it.
+_ABANDONED = ("read_timeout", "timeout")
+
+log = structlog.get_logger("turnkeeper.asking")
+
+
+class Past(BaseModel):
+    """What earlier attempts found out; it travels in heartbeat details."""
+
+    whole: bool = False
+    """A stream could not be put together: the reply is asked for whole."""
+    unusable: int = 0
+    """Replies that could not be stored."""
+    lost_tokens: int = 0
+    """What attempts that failed, though they got an answer or gave up waiting, may have cost."""
+
+    @classmethod
+    def known(cls) -> Past:
+        """Of the activity at work."""
+        details = activity.info().heartbeat_details
+        # Null from a worker of before summaries had a past.
+        return cls.model_validate(details[0]) if details and details[0] is not None else cls()
+
+    def learn(self, error: ProviderError, progress: Progress) -> None:
+        """This attempt has failed as well."""
+        if progress.first_token_ms is not None or error.code in _ABANDONED:
+            # It has answered, or may yet, and will be paid: four bytes are about a token.
+            self.lost_tokens += (progress.sent_bytes + progress.received_bytes) // 4
+        self.whole = self.whole or error.stream_unusable
+        self.unusable += error.code in _UNUSABLE
+
+
+@dataclasses.dataclass
+class Attempt:
+    """One attempt of an activity that asks a model."""
+
+    failed: Literal["generation failed", "summary failed"]
+    """The event that the log has then."""
+    turn: int
+    seconds_left: float = math.inf
+    """When the activity was scheduled, until the run's deadline: a wait beyond it is not begun."""
+    past: Past = dataclasses.field(default_factory=Past.known)
+    progress: Progress = dataclasses.field(default_factory=Progress)
+    began: float = dataclasses.field(default_factory=time.monotonic)
+
+    def cost(self, reply: Usage) -> Usage:
+        """Of a reply, and of the attempts that got none."""
+        return reply.plus(Usage(estimated_tokens=self.past.lost_tokens))
+
+    def timing(self, view: str) -> Timing:
+        """Of the attempt so far; `view` says where the view came from."""
+        return timing(self.began).model_copy(
+            update={**dataclasses.asdict(self.progress), "view": view}
+        )
+
+
+class Asking:
+    """Asks the models of this worker's providers."""
+
+    def __init__(
+        self, pictures: Pictures, providers: Mapping[str, Provider], redactor: Redactor
+    ) -> None:
+        self._pictures = pictures
+        self._providers = providers
+        self._redactor = redactor
+        self._input_tokens = InputTokens()
+
+    async def ask(
+        self, request: ModelRequest, attempt: Attempt, *, known_ids: Collection[str] = ()
+    ) -> Admitted:
+        """Send a request, with the images that its entries refer to.
+
+        known_ids: see `admit_reply`.
+
+        Raises:
+            ApplicationError: of type `provider_error` or `store_unavailable` to be tried again; of
+                an outcome's name, or `thinking_mismatch`, when the same request would fail again.
+                Its details say what was lost.
+        """
+        began = time.monotonic()
+        try:
+            request = dataclasses.replace(
+                request,
+                stream=not attempt.past.whole,
+                images=await self._images(request.entries),
+            )
+            provider = provider_of(self._providers, request.spec.model)
+            reply = await provider.generate(request, attempt.progress)
+            admitted = admit_reply(reply, turn=attempt.turn, known_ids=known_ids)
+        except ProviderError as error:
+            attempt.past.learn(error, attempt.progress)
+            activity.heartbeat(attempt.past)
+            raise self._failure(error, attempt, time.monotonic() - began) from None
+        self._input_tokens.count(request.spec, admitted.usage)
+        return admitted
+
+    async def _images(self, entries: Sequence[Entry]) -> dict[str, bytes]:
+        with as_failures(self._redactor):
+            return await self._pictures.of(str(activity.info().workflow_id), entries)
+
+    def _failure(self, error: ProviderError, attempt: Attempt, took: float) -> ApplicationError:
+        """What Temporal is told: wait and try again, or give up with an outcome's name."""
+        info = activity.info()
+        message = one_line(self._redactor.error(str(error)), 600)
+        details = {
+            "code": error.code,
+            "status": error.status,
+            "request_id": error.request_id,
+            "lost_tokens": attempt.past.lost_tokens,
+        }
+        log.warning(
+            attempt.failed,
+            turn=attempt.turn,
+            attempt=info.attempt,
+            kind=error.kind,
+            **details,
+            error=message,
+        )
+        if error.kind != "retry":
+            return ApplicationError(message, details, type=_TYPES[error.kind], non_retryable=True)
+        if attempt.past.unusable >= MAX_UNUSABLE_REPLIES:
+            return ApplicationError(message, details, type="model_unavailable", non_retryable=True)
+        wait = error.retry_after
+        if wait is None:
+            return ApplicationError(message, details, type="provider_error")
+        # The server's clock against itself: this worker's may differ from it, or from virtual time.
+        since = info.current_attempt_scheduled_time - info.scheduled_time
+        left = attempt.seconds_left - since.total_seconds() - took
+        if wait > min(left, MAX_WAIT_SECONDS):
+            has = "" if math.isinf(left) else f"has {max(left, 0):.0f} s left and "
+            return ApplicationError(
+                f"{message}; it asks to wait {wait:g} s, but the run {has}waits "
+                f"{MAX_WAIT_SECONDS:g} s at most",
+                details,
+                type="model_unavailable",
+                non_retryable=True,
+            )
+        return ApplicationError(
+            message, details, type="provider_error", next_retry_delay=timedelta(seconds=wait)
+        )
