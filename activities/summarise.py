@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 from temporalio import activity
 
+from activities.aside import aside
 from activities.asking import Asking, Attempt
 from activities.providers import ModelRequest
 from activities.providers.admission import Admitted
@@ -44,9 +45,7 @@ class Summarise:
                 self._views, self._redactor, asked.spec_digest, asked.base
             )
             policy = spec.context or ContextPolicy()
-            # As much as half of the view may stay: it is to become a good deal shorter.
-            room = sum(map(size, view.entries)) // 2
-            covered = tail_from(view.entries, policy.keep_turns, room)
+            covered = await aside(view.bytes, lambda: _covered(view.entries, policy.keep_turns))
             output = await self._summary(spec, policy, view.entries[:covered], asked, attempt)
         output.timing = attempt.timing(source)
         log.info(
@@ -74,6 +73,12 @@ class Summarise:
         epoch = asked.epoch.number if asked.epoch else 0
         made = Checkpoint(epoch=epoch, entries=len(entries), text=text) if not problem else None
         return SummariseOutput(checkpoint=made, problem=problem, usage=attempt.cost(reply.usage))
+
+
+def _covered(entries: list[Entry], keep_turns: int) -> int:
+    """How many entries a summary stands for."""
+    # As much as half of the view may stay: it is to become a good deal shorter.
+    return tail_from(entries, keep_turns, sum(map(size, entries)) // 2)
 
 
 def _request(
