@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3.12 chooses the interpreter of a new .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo crash-demo dev test crash crash-controls answers-lost random server-kills endless lint types imports \
+.PHONY: help demo crash-demo dev test crash crash-controls answers-lost random server-kills endless endless-controls lint types imports \
 	compose-check lock lock-check set-up
 
 PYTHON ?=
@@ -24,9 +24,9 @@ dev: set-up ## Server, UI and worker in the foreground.
 	@$(VENV_PYTHON) starter.py dev
 
 ARGS ?=
-test: set-up ## All tests, in three processes. Options for pytest: make test ARGS="-k budget".
+test: set-up ## All tests, in four processes. Options for pytest: make test ARGS="-k budget".
 	@# A file stays in one process: its fixtures are made once.
-	@$(VENV_PYTHON) -m pytest $(or $(ARGS),-n 3 --dist loadscope --no-loadscope-reorder)
+	@$(VENV_PYTHON) -m pytest $(or $(ARGS),-n 4 --dist loadscope --no-loadscope-reorder)
 
 crash: set-up ## Kill a worker at every crash point (minutes). make crash ARGS="--without key".
 	@$(VENV_PYTHON) -m tests.faults.crash $(ARGS)
@@ -47,6 +47,9 @@ server-kills: set-up ## Kill the Temporal server 20 times: what it has told its 
 BENCH ?=
 endless: set-up ## Long and waiting runs at a flat cost (half an hour). make endless BENCH="--only turns".
 	@$(VENV_PYTHON) -m bench.endless $(BENCH) $(if $(BENCH),,&& $(VENV_PYTHON) -m bench.prompt_cache)
+
+endless-controls: set-up ## The same with planted leaks and delays: they have to be noticed (minutes).
+	@$(VENV_PYTHON) -m bench.controls
 
 lint: set-up ## Style, bans on impure calls, formatting.
 	@$(VENV_PYTHON) -m ruff check .

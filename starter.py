@@ -17,6 +17,7 @@ from typing import Any
 
 # Everything else is imported by the command that runs: `--help` answers at once.
 from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
+from turnkeeper.commands.selection import add_selection
 from turnkeeper.commands.terminal import safe
 from turnkeeper.errors import TurnkeeperError
 
@@ -102,6 +103,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_show(commands)
     _add_list(commands)
+    _add_count(commands)
+    _add_why(commands)
     _add_unknown(commands)
     _add_stop(commands)
     _add_artifacts(commands)
@@ -148,8 +151,23 @@ def _add_list(commands: Any) -> None:
     parser = _add(
         commands, "list", "runs:list_runs", "List open runs and the last to close, newest first."
     )
-    parser.add_argument("query", nargs="?", default="", help="such as \"TurnkeeperTenant='acme'\"")
+    parser.add_argument(
+        "where", nargs="?", default="", metavar="QUERY", help="such as \"StartTime > '2026-11-01'\""
+    )
+    add_selection(parser, where=False)
     parser.add_argument("--count", type=_positive, default=20, metavar="N", help="default 20")
+    _add_json(parser)
+
+
+def _add_count(commands: Any) -> None:
+    parser = _add(commands, "count", "runs:count", "Count runs, open and closed.")
+    add_selection(parser)
+    _add_json(parser)
+
+
+def _add_why(commands: Any) -> None:
+    parser = _add(commands, "why", "why:why", "What a run waits for, and what to do about it.")
+    parser.add_argument("id", metavar="ID", help="the run's id")
     _add_json(parser)
 
 
@@ -183,8 +201,18 @@ def _add_unknown(commands: Any) -> None:
 
 
 def _add_stop(commands: Any) -> None:
-    parser = _add(commands, "stop", "runs:stop", "Stop a run.")
-    parser.add_argument("id", metavar="ID", help="the run's id")
+    parser = _add(
+        commands,
+        "stop",
+        "runs:stop",
+        "Stop a run; or all that are chosen, shown first, with --yes.",
+    )
+    parser.add_argument("id", nargs="?", metavar="ID", help="the run's id")
+    add_selection(parser)
+    parser.add_argument("--yes", action="store_true", help="stop all that are chosen")
+    parser.add_argument(
+        "--count", type=_positive, default=1_000, metavar="N", help="at most so many (default 1000)"
+    )
     parser.add_argument("--reason", default="", help="why, for those who look at it later")
     parser.add_argument("--actor", metavar="NAME", help="who asks (default: you)")
     _add_json(parser)

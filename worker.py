@@ -383,13 +383,15 @@ def build_worker(
             load_agent.run,
             Generate(views, asking, redactor).run,
             execute.run,
-            Seal(views, store).run,
+            Seal(views, store, redactor).run,
             Summarise(views, asking, redactor).run,
             Shorten(views, store, redactor).run,
         ],
-        # Passed through, the message types cost a run 0.1 MB instead of 0.67.
+        # Imported once for all runs: their types and code, kept by each, are most of its memory.
         workflow_runner=SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules("turnkeeper")
+            restrictions=SandboxRestrictions.default.with_passthrough_modules(
+                "turnkeeper", "workflows"
+            )
         ),
         interceptors=[_clock()],
         max_cached_workflows=caches.runs,

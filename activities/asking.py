@@ -24,7 +24,7 @@ from activities.pulse import timing
 from activities.redact import Redactor
 from activities.token_metrics import InputTokens
 from activities.views import as_failures
-from turnkeeper.contract import Timing, Usage
+from turnkeeper.contract import THINKING_MISMATCH, Timing, Usage
 from turnkeeper.entries import Entry
 from turnkeeper.text import one_line
 
@@ -35,7 +35,7 @@ MAX_UNUSABLE_REPLIES = 3
 _TYPES = {
     "stop": "model_rejected",
     "overflow": "context_overflow",
-    "thinking": "thinking_mismatch",
+    "thinking": THINKING_MISMATCH,
 }
 _UNUSABLE = ("unusable_reply", "reply_too_large")
 # Nobody waited any longer: the provider may finish the reply all the same, and bill it.
@@ -114,7 +114,7 @@ class Asking:
 
         Raises:
             ApplicationError: of type `provider_error` or `store_unavailable` to be tried again; of
-                an outcome's name, or `thinking_mismatch`, when the same request would fail again.
+                an outcome's name, or `THINKING_MISMATCH`, when the same request would fail again.
                 Its details say what was lost.
         """
         began = time.monotonic()

@@ -11,11 +11,9 @@ from activities.media import IMAGE_TYPES, MOST_SECONDS, PDF_TYPE, Undecodable, p
 from activities.redact import Redactor
 from activities.results import Parts
 from turnkeeper.artifacts import ArtifactStore
-from turnkeeper.media import ImageRef, Media
+from turnkeeper.media import MAX_RESULT_IMAGES, ImageRef, Media
 from turnkeeper.text import one_line
 
-MAX_IMAGES = 4
-"""Of one result, that the model sees; of the others it reads."""
 MAX_KEPT = 32
 """Media of one result; each is an object in the store."""
 _LONGEST_NAME = 100
@@ -27,18 +25,20 @@ log = structlog.get_logger("turnkeeper.attachments")
 class Attachments:
     """Keeps the media of one result.
 
+    most: images that the model may see.
     seconds: for decoding images. What takes longer is kept and not shown: an attempt that ran into
     its timeout over an image would be made again, or its outcome be called unknown.
     """
 
     def __init__(
-        self, store: ArtifactStore, redactor: Redactor, owner: str, seconds: float
+        self, store: ArtifactStore, redactor: Redactor, owner: str, *, most: int, seconds: float
     ) -> None:
         self.images: list[ImageRef] = []
         """What the model sees of the result, in order."""
         self._store = store
         self._redactor = redactor
         self._owner = owner
+        self._most = most
         self._deadline = time.monotonic() + seconds
         self._kept = 0
 
@@ -81,8 +81,10 @@ class Attachments:
 
     async def _shown(self, data: bytes, artifact: str | None) -> str:
         """Have the model see an image; in words, whether and how it does."""
-        if len(self.images) >= MAX_IMAGES:
-            return f"not shown, since only {MAX_IMAGES} images of a result are"
+        if len(self.images) >= self._most:
+            few = self._most < MAX_RESULT_IMAGES
+            mend = "; ask again, with fewer calls in one reply" if few else ""
+            return f"not shown: at most {self._most} images of this result are{mend}"
         left = min(self._deadline - time.monotonic(), MOST_SECONDS)
         if left <= 0:
             return "not shown: the tool left no time to decode it"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BARE_RUN_BYTES = 500_000
-"""What a run takes beside its history: measured at half of it (`python -m bench.waiting`)."""
+"""What a run takes beside its history: measured at a third of it (`make endless`)."""
 SHARE = 4
 """The caches take one part in so many of the memory, unless told otherwise."""
 MIN_BYTES = 64_000_000

@@ -201,7 +201,13 @@ class Execute:
 
     async def _returned(self, asked: ExecuteInput, value: Any, began: float) -> ExecuteOutput:
         owner = str(activity.info().workflow_id)
-        attached = Attachments(self._store, self._redactor, owner, _seconds_left(began))
+        attached = Attachments(
+            self._store,
+            self._redactor,
+            owner,
+            most=asked.images,
+            seconds=_seconds_left(began),
+        )
         try:
             content = await aside(heft(value), lambda: content_of(value))
         except Unreadable as error:

@@ -25,6 +25,7 @@ from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.contract import (
     ATTRIBUTE_TYPES,
     LOAD_AGENT,
+    STORE_UNAVAILABLE,
     LoadAgentInput,
     LoadAgentOutput,
     problem_text,
@@ -129,7 +130,7 @@ class LoadAgent:
             # Waited for a minute: the server's own delays are for an agent that is deployed.
             raise ApplicationError(
                 f"the agent's spec cannot be stored: {why}",
-                type="store_unavailable",
+                type=STORE_UNAVAILABLE,
                 next_retry_delay=timedelta(seconds=min(2.0 ** (activity.info().attempt - 1), 10)),
             ) from None
         return spec.outline(artifact)

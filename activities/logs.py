@@ -12,6 +12,7 @@ from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 
 from activities.redact import Redactor
+from turnkeeper.contract import NOT_HERE, NOTHING_HAPPENED
 from turnkeeper.text import printable, well_formed
 
 Event = MutableMapping[str, Any]
@@ -21,7 +22,7 @@ _HEAD = 1_000
 # Types of failures that `generate` and `execute` log in a line of their own before they raise.
 _TOLD = frozenset(
     {
-        "ToolNotHere",
+        NOT_HERE,
         "context_overflow",
         "model_rejected",
         "model_unavailable",
@@ -80,7 +81,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if not isinstance(error, ApplicationError):
         return True
-    if error.type == "RetryTool":
+    if error.type == NOTHING_HAPPENED:
         return error.non_retryable
     # A tool that raised: what was logged of it is in the details. One that was cut off has none.
     return error.type not in _TOLD and not (error.type == "tool_failed" and error.details)

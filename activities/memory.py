@@ -14,18 +14,22 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from temporalio.client import Client
 
 from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.entries import Entry, Position
-from turnkeeper.history import read_transcript
+from turnkeeper.history import Place, Transcript, read_transcript
 from turnkeeper.render import reply_calls, reply_text
 from turnkeeper.text import one_line
 from turnkeeper.view import call_ids
 
 _CACHE_BYTES = 64_000_000
 """Texts of all runs whose index is kept; the run that was asked last is kept whatever its size."""
+_READS = 8
+"""Transcripts read at once; what is new in one is at most what its run has said between two calls,
+but a worker that was started anew needs the whole, which may be some ten megabytes."""
 _MAX_WORDS = 32
 _SNIPPET_WORDS = 40
 _SNIPPET = 400
@@ -59,7 +63,8 @@ class Memory:
     """What was said in one run up to the reply whose calls are at work."""
 
     def __init__(self) -> None:
-        self.position = Position()
+        self.place = Place()
+        """Up to where it has what was said."""
         self.bytes = 0
         """Of the texts."""
         self.notes: dict[str, str] = {}
@@ -71,18 +76,33 @@ class Memory:
         self._index = sqlite3.connect(":memory:", check_same_thread=False)
         self._index.execute(_TABLE.format(", content=''"))
 
-    def grow(self, entries: Sequence[Entry]) -> None:
-        """Take over what follows."""
+    def grow(self, told: Transcript) -> bool:
+        """Take over what it lacks of `told`; False if that does not continue what it has.
+
+        A call that was cancelled leaves its thread at work: whatever that has taken over meanwhile
+        is not taken over again.
+        """
         with self._lock:
-            for entry in entries:
-                said = _said(entry)
-                self._said.append(said)
-                self.bytes += len(said.text)
-                self._note(entry)
-                if said.text and not (entry.kind == "result" and _tool(entry) in _SILENT):
-                    row = (len(self._said), _spaced(said.text))
-                    self._index.execute("INSERT INTO said(rowid, text) VALUES (?, ?)", row)
-            self.position = self.position.after(entries)
+            had = len(self._said) - told.since.entries
+            if had < 0 or told.since.after(told.entries[:had]) != self.place.said:
+                return False
+            self._take(told.entries[had:])
+            said = self.place.said.after(told.entries[had:])
+            self.place = Place(said=said, view=told.view)
+            return True
+
+    def _take(self, entries: Sequence[Entry]) -> None:
+        said = [_said(entry) for entry in entries]
+        rows: list[tuple[int, str]] = []
+        first = len(self._said) + 1
+        for number, (entry, (_, text)) in enumerate(zip(entries, said, strict=True), first):
+            self._note(entry)
+            if text and not (entry.kind == "result" and _tool(entry) in _SILENT):
+                rows.append((number, _spaced(text)))
+        with self._index:
+            self._index.executemany("INSERT INTO said(rowid, text) VALUES (?, ?)", rows)
+        self._said += said
+        self.bytes += sum(len(text) for _, text in said)
 
     def entry(self, number: int) -> Said | None:
         """The entry of this number, from 1 as `starter.py show` counts them."""
@@ -113,7 +133,7 @@ class Memory:
             calls = zip(call_ids(entry), reply_calls(entry.value), strict=False)
             self._noted = {i: _written(a) for i, (tool, a) in calls if tool == "note"}
         elif entry.kind == "result" and not entry.value.get("error"):
-            title, text = self._noted.pop(entry.value["call_id"], ("", ""))
+            title, text = self._noted.pop(str(entry.value.get("call_id")), ("", ""))
             self.notes.pop(title, None)
             if text:
                 self.notes[title] = text
@@ -126,8 +146,9 @@ class Memories:
         self._client = client
         self._store = store
         self._known: OrderedDict[str, tuple[tuple[str, int], Memory]] = OrderedDict()
-        # A transcript of months is some ten megabytes: one at a time is read.
-        self._reading = asyncio.Lock()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By run, while a call of it is here: a store that hangs for one holds up no other."""
+        self._reads = asyncio.Semaphore(_READS)
 
     async def of(self, workflow_id: str, run_id: str, turn: int) -> Memory:
         """What was said in a run up to the reply of a turn.
@@ -137,13 +158,28 @@ class Memories:
             OSError: the store cannot be read now.
             RPCError: Temporal cannot be reached.
         """
-        async with self._reading:
+        async with self._locks.setdefault(workflow_id, asyncio.Lock()):
             when, memory = self._known.get(workflow_id, (("", 0), Memory()))
             if when != (run_id, turn):
-                found = await read_transcript(self._client, self._store, workflow_id, run_id)
-                memory = await asyncio.to_thread(_grown, memory, found.entries)
+                async with self._reads:
+                    memory = await self._grown(memory, workflow_id, run_id)
             self._keep(workflow_id, (run_id, turn), memory)
             return memory
+
+    async def _grown(self, memory: Memory, workflow_id: str, run_id: str) -> Memory:
+        """A memory of all that was said: the given one if the run goes on from what it has, as it
+        does but after a reset or a change in what a release keeps."""
+        told = await self._read(workflow_id, run_id, memory.place)
+        if await asyncio.to_thread(memory.grow, told):
+            return memory
+        if told.since != Position():
+            told = await self._read(workflow_id, run_id, Place())
+        memory = Memory()
+        await asyncio.to_thread(memory.grow, told)
+        return memory
+
+    async def _read(self, workflow_id: str, run_id: str, known: Place) -> Transcript:
+        return await read_transcript(self._client, self._store, workflow_id, run_id, known)
 
     def _keep(self, workflow_id: str, when: tuple[str, int], memory: Memory) -> None:
         self._known[workflow_id] = when, memory
@@ -152,15 +188,6 @@ class Memories:
         while len(self._known) > 1 and total > _CACHE_BYTES:
             _, (_, oldest) = self._known.popitem(last=False)
             total -= oldest.bytes
-
-
-def _grown(memory: Memory, entries: Sequence[Entry]) -> Memory:
-    """A memory of `entries`: the given one if they begin with what it has, as they do but after a
-    reset or a change in what a release keeps."""
-    if Position().after(entries[: len(memory)]) != memory.position:
-        memory = Memory()
-    memory.grow(entries[len(memory) :])
-    return memory
 
 
 # --- entries as text ------------------------------------------------------------------------------

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import structlog
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.pulse import pulse
-from activities.views import Views
+from activities.redact import Redactor
+from activities.views import Views, as_failures
 from turnkeeper.artifacts import ArtifactStore
-from turnkeeper.contract import SEAL, Epoch, Sealed, SealInput, SealOutput
+from turnkeeper.contract import (
+    NOT_SEALED,
+    SEAL,
+    STORE_UNAVAILABLE,
+    Epoch,
+    Sealed,
+    SealInput,
+    SealOutput,
+)
 from turnkeeper.entries import Entry, Position
-from turnkeeper.errors import StateLost
 from turnkeeper.history import SEGMENT_BYTES, Segment
 from turnkeeper.view import View
 
@@ -21,31 +32,45 @@ log = structlog.get_logger("turnkeeper.seal")
 class Seal:
     """The activity `run.seal`."""
 
-    def __init__(self, views: Views, store: ArtifactStore) -> None:
+    def __init__(self, views: Views, store: ArtifactStore, redactor: Redactor) -> None:
         self._views = views
         self._store = store
+        self._redactor = redactor
 
     @activity.defn(name=SEAL)
     async def run(self, asked: SealInput) -> SealOutput:
         """Store the entries after the last segment; storing them twice changes nothing.
 
         Raises:
-            ApplicationError: of type `state_lost`.
+            ApplicationError: of type `not_sealed` to be tried again, or `state_lost`.
         """
         info = activity.info()
         owner = str(info.workflow_id)
         async with pulse(lambda: None):
-            # A store that is down is an error as it comes: the loop goes on unsealed.
-            try:
+            with _as_not_sealed(self._redactor):
                 view, _ = await self._views.view(owner, str(info.workflow_run_id), asked.position)
-            except StateLost as error:
-                raise ApplicationError(str(error), type="state_lost", non_retryable=True) from None
-            self._views.keep(owner, view)
-            sealed = await seal(self._store, owner, view, asked.epoch, asked.sealed)
+                self._views.keep(owner, view)
+                sealed = await seal(self._store, owner, view, asked.epoch, asked.sealed)
         if sealed is None:
             raise ApplicationError("nothing to seal", type="state_lost", non_retryable=True)
         log.info("sealed", entries=sealed.position.entries, artifact=sealed.artifact)
         return SealOutput(sealed=sealed)
+
+
+@contextlib.contextmanager
+def _as_not_sealed(redactor: Redactor) -> Iterator[None]:
+    """As `as_failures`, but a store that is down is not the run's end: the loop goes on unsealed.
+
+    Raises:
+        ApplicationError: of type `not_sealed` to be tried again, or `state_lost`.
+    """
+    try:
+        with as_failures(redactor):
+            yield
+    except ApplicationError as error:
+        if error.type != STORE_UNAVAILABLE:
+            raise
+        raise ApplicationError(error.message, type=NOT_SEALED) from None
 
 
 async def seal(

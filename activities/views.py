@@ -14,6 +14,7 @@ from temporalio.service import RPCError
 
 from activities.redact import Redactor
 from turnkeeper.artifacts import ArtifactStore
+from turnkeeper.contract import STORE_UNAVAILABLE
 from turnkeeper.entries import Position
 from turnkeeper.errors import StateLost
 from turnkeeper.history import HistoryReader
@@ -172,4 +173,4 @@ def as_failures(redactor: Redactor) -> Iterator[None]:
         raise ApplicationError(str(error), type="state_lost", non_retryable=True) from None
     except (OSError, RPCError) as error:
         message = one_line(redactor.error(f"what was said cannot be reached: {error}"), 600)
-        raise ApplicationError(message, type="store_unavailable") from None
+        raise ApplicationError(message, type=STORE_UNAVAILABLE) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 
 from tests.prose import prose
 from turnkeeper import Agent, Limits, ModelSpec, tool
@@ -19,18 +20,35 @@ WINDOW = 64_000
 """Tokens, of the endless agent's model."""
 
 
+# --- planted faults, which the benchmarks have to notice (`bench.controls`) ---------------------
+
+_LEAK = int(os.environ.get("BENCH_LEAK", "0"))
+"""Bytes that each call of `page` or `send` never gives back."""
+_SLOWER = float(os.environ.get("BENCH_SLOWER", "0"))
+"""Seconds by which each page takes longer than the one before it."""
+_leaked: list[bytes] = []
+
+
+def _planted(number: int = 0) -> None:
+    if _LEAK:
+        _leaked.append(os.urandom(_LEAK))
+    time.sleep(number * _SLOWER)
+
+
 # --- a run that waits for a person ------------------------------------------------------------
 
 
 @tool
 async def send(to: str) -> str:
     """Send a letter."""
+    _planted()
     raise OSError(f"the connection was lost after the letter to {to} had been handed over")
 
 
 @tool(effect="read")
 def page(number: int, size: int) -> str:
     """Read a page of a report that has very many."""
+    _planted(number)
     return f"Page {number}. {prose(number, size)}"
 
 
@@ -84,14 +102,16 @@ heavy = Agent(
 
 
 def waits_with_much(exchange: Exchange) -> Reply:
-    """As `waits`, beside arguments and results of a megabyte, the most that a reply may have."""
+    """As `waits`, beside arguments and results of a megabyte, the most that a reply may have; or
+    of less, with fewer `HEAVY_CALLS`."""
     if exchange.turn:
         return text(exchange.last_results[-1].text)
+    calls = int(os.environ.get("HEAVY_CALLS", "20"))
     asked = [
         call("look", {"about": prose(f"{exchange.prompt} {n}", 12_000), "size": 23_500})
-        for n in range(20)
+        for n in range(calls)
     ]
-    return reply([*asked, call("send", {"to": prose(exchange.prompt, 240_000)})])
+    return reply([*asked, call("send", {"to": prose(exchange.prompt, 12_000 * calls)})])
 
 
 # --- a run without end ------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from bench.agents import WINDOW
 from bench.histories import Execution, executions
 from bench.picture import Chart
 from bench.place import Memory, Place, SampledWorker, opened
-from bench.report import RESULTS, Check, Report
+from bench.report import RESULTS, Check, Report, unharmed
 from turnkeeper.client import AgentRunHandle
 from turnkeeper.contract import GENERATE
 
@@ -77,7 +77,7 @@ async def turns(folder: Path, options: argparse.Namespace) -> Report:
         memory = await _watched(run, worker, count)
         result = await run.result(check=False, timeout=60)
         links = await executions(place.client, run.id)
-        refused = Counter(r.rule for r in place.requests() if r.rule is not None)
+        requests = place.requests()
         await place.stop(worker)
     print(f"  {result.outcome}: {result.reason or result.answer}")
     completed = result.turns if result.outcome == "completed" else 0
@@ -86,7 +86,7 @@ async def turns(folder: Path, options: argparse.Namespace) -> Report:
         *_times(report, _turns(links), count),
         *_memory(report, memory, count),
         *_bounds(links),
-        Check("requests that the provider refused", refused.total(), most=0),
+        *unharmed(requests, links),
     ]
     return report
 
@@ -171,7 +171,6 @@ def _bounds(links: Sequence[Execution]) -> list[Check]:
         Check("most events of one", max(len(x.events) for x in links), most=_EVENTS),
         Check("largest history", max(x.size for x in links), most=_BYTES, unit="bytes"),
         Check("largest state carried on", max(states, default=0), most=_STATE_BYTES, unit="bytes"),
-        Check("failed workflow tasks", sum(x.failed_tasks for x in links), most=0),
         *(Check(f"activities {n}", done[n]) for n in sorted(done) if n.startswith("run.")),
     ]
 

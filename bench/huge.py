@@ -13,14 +13,13 @@ import argparse
 import functools
 import io
 import random
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench.agents import FOR_EVER
 from bench.histories import executions
 from bench.place import opened
-from bench.report import Check, Report
+from bench.report import Check, Report, unharmed
 from tests.prose import prose
 from turnkeeper import Agent, Limits, ModelSpec, tool
 from turnkeeper.entries import Entry
@@ -94,7 +93,6 @@ async def case(folder: Path, options: argparse.Namespace) -> Report:  # noqa: AR
         links = await executions(place.client, run.id)
         requests = place.requests()
         await place.stop(worker)
-    refused = Counter(r.rule for r in requests if r.rule is not None)
     report.checks = [
         Check(
             "turns of the run, if it completed",
@@ -104,8 +102,7 @@ async def case(folder: Path, options: argparse.Namespace) -> Report:  # noqa: AR
         *_told(entries),
         Check("largest request", max(r.tokens or 0 for r in requests), most=WINDOW, unit="tokens"),
         Check("largest history", max(x.size for x in links), most=10_000_000, unit="bytes"),
-        Check("failed workflow tasks", sum(x.failed_tasks for x in links), most=0),
-        Check("requests that the provider refused", refused.total(), most=0),
+        *unharmed(requests, links),
     ]
     return report
 

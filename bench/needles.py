@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections import Counter
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
 from bench.agents import FOR_EVER, SUMMARY, asks_for_summary
+from bench.histories import executions
 from bench.place import opened
-from bench.report import Check, Report
+from bench.report import Check, Report, unharmed
 from tests.prose import prose
 from turnkeeper import Agent, Limits, ModelSpec, tool
 from turnkeeper.entries import Entry, Position, verify
@@ -129,9 +129,9 @@ async def _case(folder: Path, name: str, script: str) -> Report:
         run = await place.agents.start("needles", "Read it.", limits={"turns": 1_000})
         result = await run.result(check=False, timeout=600)
         entries = (await place.agents.transcript(run.id)).entries
+        links = await executions(place.client, run.id)
         requests = place.requests()
         await place.stop(worker)
-    refused = Counter(r.rule for r in requests if r.rule is not None)
     whole = sum(map(verify, entries))
     report.checks = [
         Check("turns of the run, if it completed", result.turns * (result.outcome == "completed")),
@@ -141,7 +141,7 @@ async def _case(folder: Path, name: str, script: str) -> Report:
         Check("needles found by recall", _found(entries), least=NEEDLES),
         Check("epochs", result.epochs, least=2, most=result.turns // 10),
         Check("largest request", max(r.tokens or 0 for r in requests), most=WINDOW, unit="tokens"),
-        Check("requests that the provider refused", refused.total(), most=0),
+        *unharmed(requests, links),
     ]
     return report
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.histories import Execution
 from bench.picture import Chart, draw
+from turnkeeper.testing.provider.journal import Record
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -42,6 +44,15 @@ class Check:
         if not bounds:
             return f"  {'':<4} {told}".rstrip()
         return f"  {'ok' if self.holds else 'FAIL':<4} {told} ({' and '.join(bounds)})"
+
+
+def unharmed(requests: Iterable[Record], links: Iterable[Execution]) -> list[Check]:
+    """What always holds: the provider refused no request, no workflow task failed."""
+    refused = sum(r.rule is not None for r in requests)
+    return [
+        Check("requests that the provider refused", refused, most=0),
+        Check("failed workflow tasks", sum(x.failed_tasks for x in links), most=0),
+    ]
 
 
 @dataclass

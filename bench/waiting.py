@@ -1,31 +1,26 @@
 """What a run that waits costs: memory while it is at hand and once it is evicted, events, and a
-restart that has a message for each.
-
-    python -m bench.waiting [--runs 1000]
+restart that has a message for each: `make endless BENCH="--only waiting"`.
 
 Method. Server, scripted provider and worker are processes of their own. Each run makes one call
-whose outcome nobody knows and waits for a person. Memory is the worker's PSS as the
-operating system counts it (`bench.sampled`): the growth over `--runs` further runs, divided by
-their number, once with a cache that holds them all and once with the smallest cache there is, so
-that all but a few are evicted. Both begin after some runs that are not counted.
+whose outcome nobody knows and waits for a person. Memory is what the worker shares with no other
+process (`bench.sampled`): the growth over `--runs` further runs, divided by their number, once with
+a cache that holds them all and once with the smallest cache there is, so that all but a few are
+evicted. Both begin after some runs that are not counted.
 
 Then all workers are stopped, a message is sent to each of the first batch, and a worker with its
 default cache is started: how long until every run has ended with what its message says, and the
 largest memory of that worker meanwhile. The histories say whether a workflow task failed, and
 whether a run that waited had an event added in the meantime. An hour of virtual time is waited by
-`--virtual` runs on a server that skips time: only the clock differs there.
+some runs on a server that skips time: only the clock differs there.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import functools
 import itertools
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
@@ -38,7 +33,7 @@ from activities.capacity import MIN_RUNS
 from bench.agents import send, waits
 from bench.histories import executions
 from bench.place import Memory, Place, SampledWorker, opened
-from bench.report import RESULTS, Check, Report
+from bench.report import Check, Report
 from tests.rig import open_rig, until
 from turnkeeper import Limits
 from turnkeeper.client import AgentRunHandle
@@ -271,25 +266,3 @@ async def case(folder: Path, *, runs: int = 1_000, virtual: int = 20) -> Report:
         await measure(place, report, runs)
     await idle(folder, report, virtual)
     return report
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Print the table and keep it; 1 if a bound does not hold."""
-    import structlog
-
-    parser = argparse.ArgumentParser(prog="python -m bench.waiting", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--runs", type=int, default=1_000, metavar="N")
-    parser.add_argument("--virtual", type=int, default=20, metavar="N")
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
-    options = parser.parse_args(argv)
-    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
-    with tempfile.TemporaryDirectory(prefix="waiting-") as folder:
-        report = asyncio.run(case(Path(folder), runs=options.runs, virtual=options.virtual))
-    report.show()
-    report.write(options.results)
-    return 0 if report.holds else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

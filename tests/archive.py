@@ -1,7 +1,7 @@
 """Every history that the tests make, exported and replayed in a cold process.
 
-As a program (`python -m tests.archive FOLDER`) it replays what lies there and answers with one
-JSON line.
+As a program (`python -m tests.archive FOLDER [strict]`) it replays what lies there and answers with
+one JSON line. `strict`: the sandbox watches the loop too, which a worker lets through.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ async def _listed(client: Client, expected: set[str], settle: float) -> dict[str
         await asyncio.sleep(0.5)
 
 
-async def replay(folder: Path, workflow: Any = None) -> dict[str, Any]:
+async def replay(folder: Path, workflow: Any = None, *, strict: bool = False) -> dict[str, Any]:
     """Replay all histories of a folder; answers counts and the failures by file."""
     from workflows.agent_run import AgentRun
 
@@ -113,9 +113,8 @@ async def replay(folder: Path, workflow: Any = None) -> dict[str, Any]:
         workflows=[workflow or AgentRun, *PROBES],
         data_converter=dataclasses.replace(data_converter, payload_codec=Masking()),
         workflow_runner=SandboxedWorkflowRunner(
-            # The loop's own modules too, unlike in a worker: a third of the time for thousands.
             restrictions=SandboxRestrictions.default.with_passthrough_modules(
-                "turnkeeper", "workflows"
+                "turnkeeper", *([] if strict else ["workflows"])
             )
         ),
     )
@@ -146,14 +145,14 @@ async def _failures(replayer: Replayer, files: Sequence[Path]) -> dict[str, str]
     return {names[run]: str(failure)[:500] for run, failure in outcome.replay_failures.items()}
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, *, strict: bool = False) -> None:
     """Replay a folder, say what came of it, and end at once.
 
     Without the interpreter's own end: the SDK's threads may abort it then, long after the replay.
     """
-    print(json.dumps(asyncio.run(replay(folder))), flush=True)  # noqa: T201
+    print(json.dumps(asyncio.run(replay(folder, strict=strict))), flush=True)  # noqa: T201
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), strict="strict" in sys.argv[2:])

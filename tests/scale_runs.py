@@ -1,4 +1,4 @@
-"""Loops that hear more than the product's, or do not want to go, for the tests of scale.
+"""Loops that hear more than the product's, do not want to go, or have a bug.
 
 A module of its own, and a light one: the sandbox imports it again for each run.
 """
@@ -80,3 +80,17 @@ class UnwillingRun(AgentRun):
             if result is None:
                 with contextlib.suppress(BaseException):
                     await asyncio.get_running_loop().create_future()
+
+
+@workflow.defn(dynamic=True)
+class FaultyRun(AgentRun):
+    """A loop with a bug."""
+
+    @workflow.init
+    def __init__(self, args: Sequence[RawValue]) -> None:
+        super().__init__(args)
+
+    @workflow.run
+    async def run(self, args: Sequence[RawValue]) -> RunResult:  # noqa: ARG002
+        """Fail the workflow task."""
+        raise TypeError("a bug in the loop")

@@ -307,6 +307,38 @@ async def test_a_collection_that_died_is_finished_by_the_next(tmp_path: Path) ->
     assert list(store.root.iterdir()) == []
 
 
+async def test_a_collection_lists_a_folder_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each owner that it removes: of many thousands that would take hours."""
+    store = FolderStore(tmp_path, namespace=HERE)
+    for number in range(20):
+        await store.put(f"run-{number}", b"a")
+    listed, iterdir = list[Path](), Path.iterdir
+
+    def counted(self: Path) -> Any:
+        if self == tmp_path:
+            listed.append(self)
+        return iterdir(self)
+
+    monkeypatch.setattr(Path, "iterdir", counted)
+    for key in [h.key async for h in store.holdings()]:
+        assert await store.remove(key, before=LATER) is not None
+    assert len(listed) == 1
+    assert list(iterdir(tmp_path)) == []
+
+
+async def test_only_what_belongs_to_an_owner_is_removed(tmp_path: Path) -> None:
+    """A key is no path: what is none of ours, or lies elsewhere, stays."""
+    (tmp_path / "store" / "lost+found").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    store = FolderStore(tmp_path / "store")
+    for key in ("lost+found", "../other", "", ".", "0" * 32):
+        assert await store.remove(key, before=LATER) is None
+    assert (tmp_path / "store" / "lost+found").is_dir()
+    assert (tmp_path / "other").is_dir()
+
+
 async def test_hosts_that_use_a_folder_are_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from activities import built_in
+from activities import built_in, memory
 from activities.memory import Memory
 from tests.rig import RigFactory
 from turnkeeper import Agent, Limits, tool
+from turnkeeper.artifacts import FolderStore
+from turnkeeper.entries import Entry
 from turnkeeper.errors import DefinitionError
+from turnkeeper.history import _Graph, read_transcript
 from turnkeeper.spec import BUILT_IN, NOTES, AgentSpec, HistoryPolicy
 from turnkeeper.testing import Exchange, Reply, call, calls, text
 
@@ -102,13 +107,13 @@ async def test_what_was_said_long_ago_is_recalled(
 ) -> None:
     """Over continue-as-new, as often as it is asked for: what was said before was indexed once."""
     grown: list[int] = []
-    grow = Memory.grow
+    take = Memory._take
 
-    def growing(self: Memory, entries: Any) -> None:
+    def taking(self: Memory, entries: Sequence[Entry]) -> None:
         grown.append(len(entries))
-        grow(self, entries)
+        take(self, entries)
 
-    monkeypatch.setattr(Memory, "grow", growing)
+    monkeypatch.setattr(Memory, "_take", taking)
     found: list[str] = []
 
     def script(x: Exchange) -> Reply:
@@ -130,6 +135,51 @@ async def test_what_was_said_long_ago_is_recalled(
         assert whole.endswith(f"\nThe code is {NEEDLE}.")
     assert sum(grown) < said
     assert len(grown) == 2
+
+
+async def test_recalling_turn_after_turn_reads_what_is_new(
+    rig: RigFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first time everything; then some events, and at most the segment that was sealed last,
+    however long the run is by then."""
+    read: list[Counter[str]] = []
+    reading, take, get = read_transcript, _Graph.take, FolderStore.get
+
+    async def counting(*args: Any) -> Any:
+        read.append(Counter())
+        return await reading(*args)
+
+    async def taking(self: _Graph, event: Any) -> Any:
+        read[-1]["events"] += 1
+        return await take(self, event)
+
+    async def getting(self: FolderStore, owner: str, artifact: str) -> bytes:
+        read[-1]["segments"] += 1
+        return await get(self, owner, artifact)
+
+    def script(x: Exchange) -> Reply:
+        if x.turn == 60:
+            return text("Done.")
+        asked = ("recall", {"entry": 1}) if x.turn >= 40 else ("look_up", {"q": f"{x.turn}"})
+        return call(*asked)
+
+    limits, often = Limits(turns=100, repetition=100), HistoryPolicy(events=150)
+    async with rig(script, tools=[look_up], limits=limits, history=often) as r:
+        with monkeypatch.context() as counted:
+            counted.setattr(memory, "read_transcript", counting)
+            counted.setattr(_Graph, "take", taking)
+            counted.setattr(FolderStore, "get", getting)
+            result = await r.run("The first.")
+        assert (result.outcome, result.calls) == ("completed", 60)
+        told = [e.value["text"] for e in (await r.transcript()).entries if e.kind == "result"]
+        switches = len(await r.executions()) - 1
+    assert all(t.endswith("\nThe first.") for t in told[40:])
+    assert switches >= 3
+    first, *later = read
+    assert len(later) == 19
+    assert first["segments"] >= 2
+    assert max(r["events"] for r in later) < 30
+    assert max(r["segments"] for r in later) <= 1
 
 
 async def test_notes_are_kept_in_the_transcript_alone(rig: RigFactory) -> None:

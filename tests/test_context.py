@@ -15,7 +15,7 @@ from tests.rig import Rig, RigFactory, until
 from turnkeeper import Limits, tool
 from turnkeeper.entries import Entry, Position
 from turnkeeper.spec import ContextPolicy, HistoryPolicy, ModelSpec
-from turnkeeper.testing import Exchange, Reply, call, status, text
+from turnkeeper.testing import Exchange, Reply, call, calls, status, text
 from turnkeeper.testing.provider import reply, thinking, unknown_delta
 
 WINDOW = 20_000
@@ -345,6 +345,68 @@ async def test_no_turn_waits_for_a_summary(rig: RigFactory) -> None:
         ]
         began, ended = names.index("run.summarise"), names.index("run.shorten")
         assert names[began:ended].count("run.generate") > 3
+
+
+async def test_turns_go_on_beside_a_slow_summary_when_the_history_is_long(rig: RigFactory) -> None:
+    """Continuing as new waits for the summary, and no turn does."""
+    slow = reading(30, summary=lambda _: text(SUMMARY, delay=2))
+    async with rig(
+        slow,
+        tools=[page],
+        limits=PATIENT,
+        context=ContextPolicy(soft=0.2),
+        history=HistoryPolicy(events=60),
+        provider={"window": WINDOW},
+    ) as r:
+        assert (await r.run("Read the report.")).outcome == "completed"
+        beside = [_turns_beside_summary(events) for events in await r.executions()]
+        assert max(beside) >= 10, beside
+        await held(r)
+
+
+def _turns_beside_summary(events: list[Any]) -> int:
+    """Generations asked for while a summary was being written, that of a run's end not counted."""
+    names = {
+        e.event_id: e.activity_task_scheduled_event_attributes.activity_type.name
+        for e in events
+        if e.HasField("activity_task_scheduled_event_attributes")
+    }
+    begun = [i for i, name in names.items() if name == "run.summarise"]
+    ended = [
+        e.event_id
+        for e in events
+        if names.get(e.activity_task_completed_event_attributes.scheduled_event_id)
+        == "run.summarise"
+    ]
+    return sum(
+        name == "run.generate" and any(b < i < d for b, d in zip(begun, ended, strict=False))
+        for i, name in names.items()
+    )
+
+
+async def test_a_summary_that_covers_too_little_is_used_if_there_is_no_better(
+    rig: RigFactory,
+) -> None:
+    """What was summarised is not lost because a further summary fails."""
+    seen: list[str] = []
+
+    def script(x: Exchange) -> Reply:
+        seen.append(x.prompt)
+        # Long after the summary was made, and in one go: its tail does not fit.
+        last = x.last_results[0].text if x.last_results else ""
+        if last.startswith("page 19:"):
+            return calls([("page", {"number": n, "size": 9_000}) for n in range(20, 24)])
+        return text("Read.") if len(x.last_results) == 4 else inner(x)
+
+    inner = reading(20, size=1_300, summary=lambda n: text(SUMMARY if n == 1 else "No."))
+    policy = ContextPolicy(soft=0.3)
+    async with rig(
+        script, tools=[page], limits=PATIENT, context=policy, provider={"window": WINDOW}
+    ) as r:
+        result = await r.run("Read the report.")
+        assert (result.outcome, result.epochs) == ("completed", 2)
+        assert SUMMARY in seen[-1]
+        await held(r)
 
 
 @pytest.mark.parametrize("how", ["stop", "cancel"])

@@ -254,6 +254,9 @@ async def test_a_damaged_segment_ends_the_run_by_name(
 # --- messages, limits and ends around a switch --------------------------------------------------
 
 
+SECRET = "writer:hunter2-hunter2"
+
+
 class Gate:
     """Holds the store's writes of segments, or fails them."""
 
@@ -267,7 +270,7 @@ class Gate:
             self.reached.set()
             if self.failures > 0:
                 self.failures -= 1
-                raise OSError("the disk is full")
+                raise OSError(f"the disk is full: https://{SECRET}@bucket.example/a")
             await self.open.wait()
             return await put(store, owner, data)
 
@@ -334,6 +337,9 @@ async def test_a_store_that_is_down_only_delays(
         result = await r.run()
         assert (result.outcome, result.transcript) == ("completed", plain.transcript)
         assert gate.failures == 0
+        recorded = str(await r.executions())
+        assert "the disk is full: https://[redacted]@bucket.example" in recorded
+        assert SECRET not in recorded
 
 
 async def test_the_deadline_is_one_for_the_whole_run(rig: RigFactory) -> None:

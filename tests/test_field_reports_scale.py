@@ -209,7 +209,7 @@ async def test_b66_a_burst_of_signals_around_a_switch_is_heard_once_and_in_order
 # --- memory ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("evictions", [100 if FULL else 5])
+@pytest.mark.parametrize("evictions", [100 if FULL else 3])
 async def test_b85_an_eviction_that_fails_loses_no_slot(
     client: Client,
     tmp_path: Path,
@@ -267,14 +267,15 @@ def _free_slots(where: str) -> int:
     return int(float(line.split()[-1]))
 
 
+@pytest.mark.parametrize("runs", [50 if FULL else 15])
 async def test_b86_a_worker_that_stops_leaves_its_waiting_runs_whole(
-    site: SiteFactory, tmp_path: Path
+    site: SiteFactory, tmp_path: Path, runs: int
 ) -> None:
-    """SIGTERM with 50 waiting runs at hand: the process ends with status 0 and without a word of
+    """SIGTERM with waiting runs at hand: the process ends with status 0 and without a word of
     coroutines that would not go; the next worker goes on with every one of them."""
     async with site(bench.agents.waits, module="bench.agents") as s:
         first = await s.worker("--log-format", "json")
-        started = [await s.start(f"customer {n}", agent="waiting") for n in range(50)]
+        started = [await s.start(f"customer {n}", agent="waiting") for n in range(runs)]
         calls = [await _call_of(s.agents.client, run) for run in started]
         os.kill(first.pid, signal.SIGTERM)
         assert await asyncio.to_thread(first.wait, 60) == 0
@@ -303,9 +304,10 @@ async def test_b86_a_worker_that_stops_leaves_its_waiting_runs_whole(
 async def test_b84_bursts_of_large_runs_leave_memory_flat(
     tmp_path: Path, runs: int, options: tuple[str, ...], limit: int | None
 ) -> None:
-    """Three bursts of runs that wait with a state of a megabyte each: what the cache has no room
+    """Three bursts of runs that wait with a large state each: what the cache has no room
     for is evicted, and from the second burst on the worker grows no more."""
-    async with opened(tmp_path, "bench.agents:waits_with_much") as place:
+    much = {} if FULL else {"HEAVY_CALLS": "5"}
+    async with opened(tmp_path, "bench.agents:waits_with_much", environment=much) as place:
         process = await place.worker(*options, address_space=limit)
         sizes = []
         for burst in range(3):

@@ -20,6 +20,7 @@ DOES_IO = {
     "client",
     "connection",
     "converter",
+    "diagnosis",
     "follow",
     "history",
     "ledger",

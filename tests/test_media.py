@@ -183,9 +183,23 @@ async def test_text_and_images_of_one_result_keep_their_order(rig: RigFactory) -
         lines = told(r)[0]["text"].split("\n")
         assert (lines[0], lines[3], lines[7]) == ("before", "between", '{"n":1}')
         assert "shown as image 2, 2x2" in lines[2]
-        assert lines[6].endswith(": not shown, since only 4 images of a result are]")
+        assert lines[6].endswith(": not shown: at most 4 images of this result are]")
         assert [data for _, data in shown(r)] == many[:4]
         assert await r.store.get(r.ids[-1], artifact_of(many[4])) == many[4]
+
+
+async def test_the_images_of_one_reply_share_the_window(rig: RigFactory) -> None:
+    """Twelve calls with four full images each: what is shown fits, of the rest the model is told
+    how to see it, and the run goes on."""
+    GIVEN["x"] = [samples.plain(1_568, 1_568)] * 4
+    script = [calls([("fetch", {"kind": "x"})] * 12), text("Seen.")]
+    async with rig(script, tools=[fetch], provider={"window": 100_000}) as r:
+        result = await r.run()
+        assert (result.outcome, result.answer) == ("completed", "Seen.")
+        results = [e for e in (await r.transcript()).entries if e.kind == "result"]
+        assert sum(len(images_of(e)) for e in results) == 7
+        assert all("ask again, with fewer calls in one reply" in e.value["text"] for e in results)
+        assert not r.provider.rejections
 
 
 async def test_the_media_of_one_result_are_bounded(

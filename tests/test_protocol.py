@@ -186,7 +186,7 @@ def test_thousands_of_requests_break_no_rule() -> None:
 
 async def test_requests_over_http_break_no_rule(rig: RigFactory) -> None:
     """The same through Temporal, the real activities and HTTP."""
-    scripts = {f"conversation {seed}": conversation(seed, TURNS) for seed in range(1_000, 1_030)}
+    scripts = {f"conversation {seed}": conversation(seed, TURNS) for seed in range(1_000, 1_015)}
 
     def script(x: Exchange) -> Reply:
         answered: Reply = scripts[x.prompt.split("\n")[0]](x)
@@ -200,7 +200,7 @@ async def test_requests_over_http_break_no_rule(rig: RigFactory) -> None:
         found = features(record.body for record in r.provider.requests)
         print(dict(found))  # noqa: T201 - shown with -s
         assert r.provider.rejections == {}
-        assert found["requests"] >= 500
+        assert found["requests"] >= 250
         assert_varied(found)
         assert await r.task_failures() == 0
 

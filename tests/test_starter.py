@@ -26,7 +26,9 @@ from turnkeeper.testing.stack import living_dev
 
 ROOT = Path(__file__).resolve().parent.parent
 NOWHERE = ["--address", "127.0.0.1:1"]
-COMMANDS = ["run", "show", "list", "unknown", "stop", "artifacts", "demo", "dev"]
+COMMANDS = [
+    *("run", "show", "list", "count", "why", "unknown", "stop", "artifacts", "demo", "dev"),
+]
 QUESTION = "What was the revenue in 2024?"
 """Costs one search, which the fixture makes slow enough to interrupt."""
 ANSWER = "Revenue in 2024 was $376.3M, by that year's report."
@@ -192,6 +194,9 @@ def test_help_is_quick() -> None:
         (["run", "hello", "--agent", "finance", "--limit", "turns"], "e.g. --limit turns=8"),
         (["run", "hello", "--agent", "finance", "--limit", "a=1", "--limit", "a=2"], "twice"),
         (["list", "--count", "0"], "at least 1"),
+        (["stop"], "name a run, or choose several"),
+        (["stop", "x", "--agent", "finance"], "not both"),
+        (["stop", "--agent", "x' OR '1' = '1"], "no quotes"),
     ],
 )
 def test_wrong_usage_is_exit_2(arguments: list[str], told: str) -> None:

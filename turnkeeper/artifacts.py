@@ -231,6 +231,8 @@ class FolderStore:
         self.root = root
         self._namespace = namespace
         self._proofs = Proofs()
+        self._seen: dict[str, list[Path]] | None = None
+        """What `_folders` answered last."""
 
     async def put(self, owner: str, data: bytes) -> str:
         """See `ArtifactStore`."""
@@ -335,6 +337,7 @@ class FolderStore:
                 key = gone[1] if gone else path.name
                 if _KEY.fullmatch(key) and path.is_dir():
                     found[key].append(path)
+        self._seen = found
         return found
 
     def _held(self, key: str, folders: Iterable[Path]) -> Holding:
@@ -347,8 +350,14 @@ class FolderStore:
         return _holding(key, owner, stored)
 
     def _remove(self, key: str, before: float) -> Holding | None:
+        if not _KEY.fullmatch(key):
+            return None
+        # Not listed for each owner anew: for 10,000 of them that would be 10^8 names.
+        seen = self._folders() if self._seen is None else self._seen
         removed: Holding | None = None
-        for folder in self._folders().get(key, []):
+        for folder in dict.fromkeys([*seen.get(key, ()), self.root / key]):
+            if not folder.is_dir():
+                continue
             held = self._held(key, [folder])
             if held.newest >= before:
                 continue

@@ -55,6 +55,7 @@ from turnkeeper.contract import (
     StopRequest,
     read_public,
 )
+from turnkeeper.diagnosis import Diagnosis, diagnose
 from turnkeeper.errors import InvalidRequest, StateLost, error_for
 from turnkeeper.follow import Step, follow
 from turnkeeper.history import HistoryReader, Transcript, read_transcript
@@ -344,6 +345,22 @@ class AgentClient:
         await self._check_waits(id, call_id)
         return await self._leave(id, RESOLVE, body)
 
+    async def why(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+    ) -> Diagnosis:
+        """Why a run does not go on: see `turnkeeper.diagnosis`. Needs no worker.
+
+        Raises:
+            LookupError: there is no such run.
+            ConnectionError: the server cannot be reached.
+        """
+        described = await self._describe(id)
+        try:
+            return await diagnose(self.client, described)
+        except RPCError as error:
+            raise readable(error, id, self.client) from error
+
     def follow(
         self,
         id: str,  # noqa: A002 - Temporal's word for it
@@ -372,6 +389,20 @@ class AgentClient:
         _not_in_a_workflow()
         async for execution in self._executions(query, limit=limit):
             yield await summary_of(self.client, execution, self._ended)
+
+    async def count_runs(self, query: str = "") -> int:
+        """How many runs a query finds; see `list_runs`.
+
+        Raises:
+            ConnectionError: the server cannot be reached.
+            ValueError: the server does not understand the query.
+        """
+        _not_in_a_workflow()
+        try:
+            counted = await self.client.count_workflows(_all_of(query))
+        except RPCError as error:
+            raise self._unanswered(error) from error
+        return counted.count
 
     async def unknown_calls(
         self, query: str = "", *, waiting_only: bool = False, limit: int = 1_000
@@ -425,14 +456,11 @@ class AgentClient:
 
     async def _executions(self, *conditions: str, limit: int) -> AsyncIterator[WorkflowExecution]:
         """Our runs that meet all conditions, empty ones aside; open runs first."""
-        wanted = " AND ".join([_OURS, *(f"({c})" for c in conditions if c)])
         try:
-            async for execution in self.client.list_workflows(wanted, limit=limit):
+            async for execution in self.client.list_workflows(_all_of(*conditions), limit=limit):
                 yield execution
         except RPCError as error:
-            if error.status is RPCStatusCode.INVALID_ARGUMENT:
-                raise ValueError(f"query: {self._bad_query(error.message)}") from error
-            raise readable(error, "", self.client) from error
+            raise self._unanswered(error) from error
 
     async def _check_same(self, run: str, request: RunRequest) -> None:
         """Refuse the id of a run with another request: its answer is to another question."""
@@ -472,6 +500,12 @@ class AgentClient:
             self._limits(described.id, described.run_id),
         )
         return status_by_history(agent, described, transcript, limits, unknown)
+
+    def _unanswered(self, error: RPCError) -> Exception:
+        """What a query that the server did not answer raises."""
+        if error.status is RPCStatusCode.INVALID_ARGUMENT:
+            return ValueError(f"query: {self._bad_query(error.message)}")
+        return readable(error, "", self.client)
 
     def _bad_query(self, message: str) -> str:
         for name in ATTRIBUTE_TYPES:
@@ -599,6 +633,10 @@ class AgentRunHandle:
         return await self.client.resolve(
             self.id, call_id, landed=landed, result=result, actor=actor
         )
+
+
+def _all_of(*conditions: str) -> str:
+    return " AND ".join([_OURS, *(f"({c})" for c in conditions if c)])
 
 
 def _check(model: type[BaseModel], body: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 
 from turnkeeper.entries import Entry, Position, check_json
 from turnkeeper.errors import AdmissionError
+from turnkeeper.media import MAX_RESULT_IMAGES
 from turnkeeper.spec import UNBUILT_LIMITS, AgentSpec, Effect, Limits, Strict
 from turnkeeper.text import one_line
 
@@ -33,6 +34,18 @@ GENERATE = "run.generate"
 SEAL = "run.seal"
 SUMMARISE = "run.summarise"
 SHORTEN = "run.shorten"
+
+# Types of failures that activities raise and the loop tells apart, besides the names of outcomes.
+NOTHING_HAPPENED = "RetryTool"
+"""Of a call: it is sure to have changed nothing."""
+NOT_HERE = "ToolNotHere"
+"""Of a call: no worker has the tool at the moment; that has changed nothing, either."""
+THINKING_MISMATCH = "thinking_mismatch"
+"""Of a generation: it is mended by letting thinking blocks go."""
+STORE_UNAVAILABLE = "store_unavailable"
+"""What was said cannot be read or written, which may succeed later; in the end the run is lost."""
+NOT_SEALED = "not_sealed"
+"""The same of sealing: the loop goes on without."""
 
 STOP = "stop"
 """Update and signal, body `StopRequest`: end the run."""
@@ -374,6 +387,8 @@ class ExecuteInput(_Inner):
     """Whether an earlier run, or one that was reset, may have used the key already."""
     key_ttl: float | None = None
     """See `ToolSpec`."""
+    images: int = MAX_RESULT_IMAGES
+    """Of the result, that the model may see."""
 
 
 class ExecuteOutput(_Inner):

@@ -2,17 +2,19 @@
 
 Nothing is asked of a worker, and nothing is missed between two looks: the server hands out each
 event once it is recorded, also those of runs that have ended. GENERATE and EXECUTE are activities
-and have events of their own; what PARSE and RESUME did is seen in what follows.
+and have events of their own; what PARSE and RESUME did is seen in what follows. An activity of the
+runtime that this release does not know is passed over, and what cannot be read is told as that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.failure.v1 import Failure
@@ -24,14 +26,21 @@ from temporalio.service import RPCError, RPCStatusCode
 from turnkeeper.contract import (
     GENERATE,
     LOAD_AGENT,
+    NOT_HERE,
+    NOTHING_HAPPENED,
     SEAL,
+    SHORTEN,
     STOP,
+    SUMMARISE,
+    Epoch,
     ExecuteInput,
     ExecuteOutput,
     GenerateInput,
     GenerateOutput,
     LoadAgentOutput,
     RunResult,
+    ShortenOutput,
+    SummariseOutput,
     UnknownCall,
     Usage,
 )
@@ -58,8 +67,12 @@ _END_EVENTS = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: "timed out",
 }
 
-_NOT_DONE = ("RetryTool", "ToolNotHere")
-"""Types of a call's failure that is sure to have changed nothing."""
+_BEGINS = {
+    SEAL: "the transcript is sealed: history starts anew",
+    SUMMARISE: "a summary of earlier turns is begun",
+    SHORTEN: "the view is too long for the model's window",
+}
+"""What is said of activities between the turns."""
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -136,6 +149,14 @@ class _Begun:
     mutates: bool = False
 
 
+class _UnknownCalls(RootModel[list[UnknownCall]]):
+    """As a run publishes them in its memo."""
+
+
+class _Unreadable(Exception):
+    """What stands in an event is not what this release, or who has no key, can read."""
+
+
 class _Narrator:
     """Turns events into steps; remembers what later events refer to."""
 
@@ -162,6 +183,12 @@ class _Narrator:
             EventType.EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED: self._published,
             EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED: self._stuck,
         }
+        self._outputs: dict[str, Callable[[_Begun, Sequence[Payload]], Any]] = {
+            LOAD_AGENT: self._loaded,
+            GENERATE: self._replied,
+            SUMMARISE: self._summarised,
+            SHORTEN: self._shortened,
+        }
 
     async def take(self, event: HistoryEvent) -> list[Step]:
         """The steps that an event tells of; most events tell of none."""
@@ -172,8 +199,12 @@ class _Narrator:
         elif event.event_type in _END_EVENTS:
             return await self._ended(event)
         elif tell := self._tell.get(event.event_type):
-            told: _Told = await tell(event)
-            if told:
+            try:
+                told: _Told = await tell(event)
+            except _Unreadable as error:
+                told = [("PROBLEM", self._turn, f"event {event.event_id} is not readable: {error}")]
+            # What is done between the turns leaves open what becomes of the last reply's calls.
+            if told and told[-1][0] != "RESUME":
                 self._phase = told[-1][0]
             return [Step(event.event_id, *t) for t in told]
         return []
@@ -182,31 +213,33 @@ class _Narrator:
 
     async def _scheduled(self, event: HistoryEvent) -> _Told:
         scheduled = event.activity_task_scheduled_event_attributes
-        name = scheduled.activity_type.name
-        self._begun[event.event_id] = _Begun(name, self._turn)
+        name, payloads = scheduled.activity_type.name, scheduled.input.payloads
+        begun = self._begun[event.event_id] = _Begun(name, self._turn)
         if name == GENERATE:
-            asked = await self._read(scheduled.input.payloads, GenerateInput)
-            before = self._resumed(asked.new) if self._turn and asked.turn > self._turn else []
-            self._turn = self._begun[event.event_id].turn = asked.turn
-            read = asked.base.entries + len(asked.new)
-            entries = "1 entry" if read == 1 else f"{read} entries"
-            return [*before, ("GENERATE", asked.turn, f"{self._model} reads {entries}")]
-        if name == SEAL:
-            return [("RESUME", self._turn, "the transcript is sealed: history starts anew")]
+            return await self._generates(begun, payloads)
+        if name in _BEGINS:
+            return [("RESUME", self._turn, _BEGINS[name])]
         if name.startswith("run."):
             return []
-        called = await self._read(scheduled.input.payloads, ExecuteInput)
+        called = await self._read(payloads, ExecuteInput)
         self._ran.add(called.call_id)
-        begun = self._begun[event.event_id]
         begun.turn, begun.mutates = called.turn, called.effect != "read"
         line = f"{called.tool} {arguments_line(called.arguments, _SAID)}"
         return [("EXECUTE", called.turn, line)]
 
+    async def _generates(self, begun: _Begun, payloads: Sequence[Payload]) -> _Told:
+        asked = await self._read(payloads, GenerateInput)
+        before = self._resumed(asked.new) if self._turn and asked.turn > self._turn else []
+        self._turn = begun.turn = asked.turn
+        read = asked.base.entries + len(asked.new)
+        told = f"{self._model} reads {_count(read, 'entry', 'entries')}"
+        return [*before, ("GENERATE", asked.turn, told)]
+
     def _resumed(self, new: Sequence[Entry]) -> _Told:
-        results = [e.value for e in new if e.kind == "result"]
+        results = [e.value for e in new if e.kind == "result" and isinstance(e.value, dict)]
         unrun = [_unrun(self._turn, r) for r in results if r.get("call_id") not in self._ran]
         self._ran.clear()
-        appended = f"{len(results)} result{'' if len(results) == 1 else 's'} appended, "
+        appended = f"{_count(len(results), 'result', 'results')} appended, "
         told = f"{appended if results else ''}{usage_text(self._usage)} so far"
         return [*unrun, ("RESUME", self._turn, told)]
 
@@ -214,23 +247,38 @@ class _Narrator:
         completed = event.activity_task_completed_event_attributes
         begun = self._begun.pop(completed.scheduled_event_id, None)
         payloads = completed.result.payloads
-        if begun is None or begun.name == SEAL:
+        if begun is None:
             return []
-        if begun.name == LOAD_AGENT:
-            return await self._loaded(payloads)
-        if begun.name == GENERATE:
-            return await self._replied(begun, payloads)
+        if read := self._outputs.get(begun.name):
+            return await read(begun, payloads)  # type: ignore[no-any-return]
+        if begun.name.startswith("run."):
+            return []
         output = await self._read(payloads, ExecuteOutput)
         value = output.entry.value if isinstance(output.entry.value, dict) else {}
         failed = "error: " if value.get("error") else ""
         said = one_line(str(value.get("text")), _SAID)
         return [("EXECUTE", begun.turn, f"-> {failed}{said}{_again(begun)}")]
 
-    async def _loaded(self, payloads: Sequence[Payload]) -> _Told:
+    async def _loaded(self, _begun: _Begun, payloads: Sequence[Payload]) -> _Told:
         spec = (await self._read(payloads, LoadAgentOutput)).spec
         self._model = one_line(spec.model.name, 80)
         tools = ", ".join(t.name for t in spec.tools) or "none"
         return [("START", 0, f"agent {spec.name}, model {self._model}, tools: {tools}")]
+
+    async def _summarised(self, begun: _Begun, payloads: Sequence[Payload]) -> _Told:
+        written = await self._read(payloads, SummariseOutput)
+        self._usage = self._usage.plus(written.usage)
+        if (made := written.checkpoint) is None:
+            said = f"no summary: {one_line(written.problem or '', _SAID)}"
+        else:
+            said = f"a summary of {_count(made.entries, 'entry', 'entries')}"
+        return [("RESUME", self._turn, f"-> {said}{_again(begun)}")]
+
+    async def _shortened(self, begun: _Begun, payloads: Sequence[Payload]) -> _Told:
+        shorter = await self._read(payloads, ShortenOutput)
+        epoch = shorter.epoch
+        said = _begun_anew(epoch, shorter) if epoch else "a summary is needed first"
+        return [("RESUME", self._turn, f"-> {said}{_again(begun)}")]
 
     async def _replied(self, begun: _Begun, payloads: Sequence[Payload]) -> _Told:
         reply = await self._read(payloads, GenerateOutput)
@@ -250,13 +298,15 @@ class _Narrator:
         begun = self._begun.pop(failed.scheduled_event_id or timed_out.scheduled_event_id, None)
         if begun is None:
             return []
-        phase = {GENERATE: "GENERATE", LOAD_AGENT: "START", SEAL: "RESUME"}
+        phases = {GENERATE: "GENERATE", LOAD_AGENT: "START"}
+        phase = phases.get(begun.name, "RESUME" if begun.name.startswith("run.") else "EXECUTE")
         failure = failed.failure if failed.scheduled_event_id else timed_out.failure
         # Said first: a long reason is cut.
-        unsure = begun.mutates and failure.application_failure_info.type not in _NOT_DONE
+        kind = failure.application_failure_info.type
+        unsure = begun.mutates and kind not in (NOTHING_HAPPENED, NOT_HERE)
         named = f"outcome unknown: {begun.name}" if unsure else f"{begun.name} failed"
         text = f"{named}: {_why(failure)}{_again(begun)}"
-        return [(phase.get(begun.name, "EXECUTE"), begun.turn, text)]
+        return [(phase, begun.turn, text)]
 
     # --- the run --------------------------------------------------------------------------------
 
@@ -271,7 +321,7 @@ class _Narrator:
         memo = event.workflow_properties_modified_event_attributes.upserted_memo.fields
         if "unknown" not in memo:
             return []
-        (calls,) = await self._converter.decode([memo["unknown"]], [list[UnknownCall]])
+        calls = (await self._read([memo["unknown"]], _UnknownCalls)).root
         told: _Told = []
         for call in calls:
             if call.status == "waiting" and call.key not in self._waiting:
@@ -293,7 +343,8 @@ class _Narrator:
         payloads = event.workflow_execution_completed_event_attributes.result.payloads
         failure = event.workflow_execution_failed_event_attributes.failure
         if payloads:
-            outcome = (await self._read(payloads, RunResult)).outcome
+            with contextlib.suppress(_Unreadable):
+                outcome = (await self._read(payloads, RunResult)).outcome
         elif failure.application_failure_info.type:
             outcome = failure.application_failure_info.type
         steps = []
@@ -307,13 +358,35 @@ class _Narrator:
         return [*steps, Step(event.event_id, "END", 0, outcome)]
 
     async def _read(self, payloads: Sequence[Payload], model: type[_M]) -> _M:
-        return (await self._converter.decode(payloads, [model]))[0]  # type: ignore[no-any-return]
+        try:
+            (found,) = await self._converter.decode(payloads, [model])
+        except Exception as error:
+            # A codec may raise anything.
+            raise _Unreadable(one_line(f"{type(error).__name__}: {error}", _SAID)) from error
+        return found  # type: ignore[no-any-return]
+
+
+def _begun_anew(epoch: Epoch, shorter: ShortenOutput) -> str:
+    """`epoch 2 begins: 40 entries left out, a summary stands for them`."""
+    told: list[str] = []
+    if shorter.left_out:
+        told.append(f"{_count(shorter.left_out, 'entry', 'entries')} left out")
+    if shorter.how == "summary":
+        told.append("a summary stands for them")
+    if shorter.referred:
+        told.append(f"{_count(shorter.referred, 'result', 'results')} as references")
+    begins = f"epoch {epoch.number + 1} begins"
+    return f"{begins}: {', '.join(told)}" if told else begins
 
 
 def _unrun(turn: int, result: Any) -> tuple[str, int, str]:
     """A call that was answered at once: of an unknown tool, one too many."""
     why = one_line(str(result.get("text")), _SAID).removeprefix("Not run: ")
     return "EXECUTE", turn, f"{one_line(str(result.get('tool')), 80)}: not run: {why}"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 def _again(begun: _Begun) -> str:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
@@ -72,11 +72,26 @@ class ToolRun:
     failure: str | None = None
 
 
+class Place(BaseModel):
+    """Where a reader of a run has come to."""
+
+    model_config = ConfigDict(frozen=True)
+
+    said: Position = Position()
+    """In the transcript."""
+    view: Position = Position()
+    """In the view that the run had then."""
+
+
 @dataclass
 class Transcript:
-    """What was said in a run."""
+    """What was said in a run, or what follows a place that its reader knows."""
 
     entries: list[Entry]
+    since: Position = field(default_factory=Position)
+    """Where in the transcript they begin."""
+    view: Position = field(default_factory=Position)
+    """Where they end, as a place in the view."""
     tail: list[ToolRun] = field(default_factory=list)
     """Tool calls after the last reply, that the model has not read."""
     result: RunResult | None = None
@@ -151,33 +166,28 @@ class HistoryReader:
             return None
         return await self._decode(attributes.input.payloads, RunState)
 
-    async def transcript(self) -> Transcript:
-        """Everything said, as far as history tells; for people, not for the model."""
+    async def transcript(self, known: Place | None = None) -> Transcript:
+        """Everything said, as far as history tells; for people, and for a model that recalls.
+
+        With `known` only what follows it, if it is a place in this run: history is read newest
+        first and no further, so that `state` and `start` may be missing.
+
+        Raises:
+            StateLost: a part is missing or was changed.
+        """
         graph = _Graph(self._decode, tools=True)
         found = Transcript(entries=[])
+        back: _Walk | None = None
         async for event in self._events(newest_first=True):
-            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
-                payloads = event.workflow_execution_completed_event_attributes.result.payloads
-                found.result = await self._decode(payloads, RunResult)
-            elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
-                failure = event.workflow_execution_failed_event_attributes.failure
-                details = failure.application_failure_info.details.payloads
-                if details:
-                    found.result = await self._decode(details, RunResult)
-            elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
-                started = event.workflow_execution_started_event_attributes
-                found.state = await self._continued(event)
-                if found.state is None and started.input.payloads:
-                    found.start = await self._start(started.input.payloads)
+            await self._note(event, found)
             await graph.take(event)
-        last = graph.newest or (found.state.base if found.state else Position())
-        back = _Walk(last)
-        while (edge := graph.into(back.at) or graph.before(back.at)) is not None:
-            back.step(edge)
-        if found.state is not None and back.at == found.state.base:
-            found.entries = (await self._sealed(found.state.sealed, None)).entries
-        elif back.at != Position():
-            raise StateLost(f"history of {self._id} has a gap at entry {back.at.entries}")
+            if back is None and graph.newest is not None:
+                back = _Walk(graph.newest)
+            if back is not None and back.follow(graph, known):
+                break
+        back = back or _Walk(found.state.base if found.state else Position())
+        found.view = back.wanted
+        await self._before(back.at, found, known or Place())
         found.entries = [*found.entries, *back.entries()]
         answered = {e.value["call_id"] for e in found.entries if e.kind == "result"}
         found.tail = [
@@ -186,6 +196,31 @@ class HistoryReader:
             if t.scheduled > graph.newest_event and t.input.call_id not in answered
         ]
         return found
+
+    async def _note(self, event: HistoryEvent, found: Transcript) -> None:
+        """How the run began and ended."""
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
+            payloads = event.workflow_execution_completed_event_attributes.result.payloads
+            found.result = await self._decode(payloads, RunResult)
+        elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
+            failure = event.workflow_execution_failed_event_attributes.failure
+            details = failure.application_failure_info.details.payloads
+            if details:
+                found.result = await self._decode(details, RunResult)
+        elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+            started = event.workflow_execution_started_event_attributes
+            found.state = await self._continued(event)
+            if found.state is None and started.input.payloads:
+                found.start = await self._start(started.input.payloads)
+
+    async def _before(self, at: Position, found: Transcript, known: Place) -> None:
+        """What was said before the place in the view to which the way back has led."""
+        if at == known.view:
+            found.since = known.said
+        elif found.state is not None and at == found.state.base:
+            found.since, found.entries = await self._sealed_since(found.state.sealed, known.said)
+        elif at != Position():
+            raise StateLost(f"history of {self._id} has a gap at entry {at.entries}")
 
     async def _start(self, payloads: Sequence[Payload]) -> Any:
         """What the caller sent, as plain data where it is such."""
@@ -214,13 +249,36 @@ class HistoryReader:
 
     async def _said_after(self, place: Position, sealed: Sealed | None) -> list[Entry]:
         """The sealed entries after a place in the transcript."""
-        entries: list[Entry] = []
-        link, end = (sealed.artifact, sealed.position) if sealed else (None, place)
-        while link is not None and end.entries > place.entries:
-            segment = Segment.model_validate_json(await self._store.get(self._id, link))
-            entries = [*segment.entries, *entries]
-            link, end = segment.previous, segment.start
-        return entries[place.entries - end.entries :]
+        start, entries = await self._segments(sealed, place.entries)
+        return entries[place.entries - start.entries :]
+
+    async def _sealed_since(
+        self, sealed: Sealed | None, known: Position
+    ) -> tuple[Position, list[Entry]]:
+        """A place in the transcript and the sealed entries after it: the known place, if it is one
+        of this run's, else the beginning."""
+        start, entries = await self._segments(sealed, known.entries)
+        if sealed is not None and start.after(entries) != sealed.position:
+            raise StateLost(f"segment {sealed.artifact[:12]} does not end where it should")
+        count = known.entries - start.entries
+        if start.after(entries[:count]) == known:
+            return known, entries[count:]
+        if known == Position():
+            raise StateLost(f"the sealed part of {self._id} lacks its beginning")
+        return await self._sealed_since(sealed, Position())
+
+    async def _segments(self, sealed: Sealed | None, back_to: int) -> tuple[Position, list[Entry]]:
+        """The entries of the last segments, back to the one that holds the entry of that number,
+        and where they begin."""
+        segments: list[Segment] = []
+        link, start = (sealed.artifact, sealed.position) if sealed else (None, Position())
+        while link is not None and start.entries > back_to:
+            segments.append(await self._segment(link))
+            link, start = segments[-1].previous, segments[-1].start
+        return start, [entry for segment in reversed(segments) for entry in segment.entries]
+
+    async def _segment(self, artifact: str) -> Segment:
+        return Segment.model_validate_json(await self._store.get(self._id, artifact))
 
     async def _sealed(self, sealed: Sealed | None, known: View | None) -> View:
         """The transcript that the sealed segments hold, newest first back to what `known` holds."""
@@ -229,7 +287,7 @@ class HistoryReader:
         segments: list[Segment] = []
         link: str | None = sealed.artifact
         while link is not None:
-            segment = Segment.model_validate_json(await self._store.get(self._id, link))
+            segment = await self._segment(link)
             segments.append(segment)
             if known is not None and known.holds(segment.start):
                 break
@@ -369,8 +427,11 @@ class _Graph:
 
     async def _shortened(self, payloads: Any, output: Any) -> None:
         shorter = await self._decode(output, ShortenOutput) if output else None
-        if shorter is not None and shorter.epoch is not None:
-            asked: ShortenInput = await self._decode(payloads, ShortenInput)
+        if shorter is None or shorter.epoch is None:
+            return
+        asked: ShortenInput = await self._decode(payloads, ShortenInput)
+        # A view that could not be made shorter: from there the way leads on as it did before.
+        if shorter.epoch.opening != asked.base:
             self._epochs[shorter.epoch.opening] = shorter.epoch, asked.base
 
     async def _generation(self, event_id: int, payloads: Any, output: Any) -> None:
@@ -393,12 +454,30 @@ class _Walk:
     """The way back from a wanted position."""
 
     def __init__(self, wanted: Position) -> None:
-        self.at = wanted
+        self.wanted = self.at = wanted
         self._steps: list[tuple[Entry, ...]] = []
+        self._been = {wanted}
 
     def step(self, edge: _Edge) -> None:
+        """Go back over an edge.
+
+        Raises:
+            StateLost: it leads to where the walk has been.
+        """
         self._steps.append(edge.entries)
         self.at = edge.start
+        if self.at in self._been:
+            raise StateLost(f"history leads in a circle at entry {self.at.entries}")
+        self._been.add(self.at)
+
+    def follow(self, graph: _Graph, known: Place | None) -> bool:
+        """Go back as far as the graph leads, over epochs; True if that is to the known place."""
+        while known is None or self.at != known.view:
+            edge = graph.into(self.at) or graph.before(self.at)
+            if edge is None:
+                return False
+            self.step(edge)
+        return True
 
     def done(self, known: View | None) -> bool:
         return self.at == Position() or (known is not None and known.holds(self.at))
@@ -421,12 +500,16 @@ def _check(entries: Iterable[Entry]) -> None:
 
 
 async def read_transcript(
-    client: Client, store: ArtifactStore, workflow_id: str, run_id: str | None = None
+    client: Client,
+    store: ArtifactStore,
+    workflow_id: str,
+    run_id: str | None = None,
+    known: Place | None = None,
 ) -> Transcript:
-    """The transcript of a run, open or closed; needs no worker.
+    """The transcript of a run, open or closed, or what follows a known place; needs no worker.
 
     Raises:
         StateLost: a part is missing or was changed.
         RPCError: Temporal cannot be reached, or has no such run.
     """
-    return await HistoryReader(client, store, workflow_id, run_id or "").transcript()
+    return await HistoryReader(client, store, workflow_id, run_id or "").transcript(known)

@@ -29,6 +29,8 @@ from turnkeeper.contract import (
     GENERATE,
     LOAD_AGENT,
     SEAL,
+    SHORTEN,
+    SUMMARISE,
     CallStatus,
     RunRequest,
     RunResult,
@@ -45,6 +47,7 @@ from turnkeeper.text import one_line
 __all__ = [
     "RunSummary",
     "UnknownOutcome",
+    "activity_words",
     "agent_of",
     "attribute",
     "earlier_request",
@@ -184,13 +187,24 @@ def _progress(call: ToolRun, waiting: Sequence[UnknownCall]) -> str:
     return "done" if call.output or call.failure else "running"
 
 
-_WHAT = {GENERATE: "a reply", LOAD_AGENT: "the agent's definition", SEAL: "the artifact store"}
+_WHAT = {
+    GENERATE: "a reply",
+    LOAD_AGENT: "the agent's definition",
+    SEAL: "the artifact store",
+    SUMMARISE: "a summary of earlier turns",
+    SHORTEN: "a shorter view",
+}
+
+
+def activity_words(pending: PendingActivityInfo) -> str:
+    """What an activity is to bring: `a reply`, or the tool's name."""
+    name = pending.activity_type.name
+    return _WHAT.get(name) or one_line(name, 80)
 
 
 def pending_line(pending: PendingActivityInfo) -> str:
     """What the run waits for: `a reply (attempt 7; last: connection refused)`."""
-    name = pending.activity_type.name
-    what = _WHAT.get(name) or one_line(name, 80)
+    what = activity_words(pending)
     if told := _attempt(pending):
         return f"{what} ({told})"
     return what if pending.HasField("last_started_time") else f"{what}, which waits for a worker"

@@ -23,6 +23,7 @@ from turnkeeper.contract import (
     Usage,
 )
 from turnkeeper.entries import Entry, Position, arguments_digest, digest_of, message, result
+from turnkeeper.media import MAX_IMAGE_TOKENS, MAX_REPLY_IMAGES, MAX_RESULT_IMAGES
 from turnkeeper.parse import CUT_CALL, Parsed, ProposedCall
 from turnkeeper.spec import (
     DEFAULT_WINDOW,
@@ -378,6 +379,13 @@ class RunState(BaseModel):
             MAX_REPLY_RESULTS_BYTES, self.window if self.shortens else MAX_REPLY_RESULTS_BYTES
         )
         return min(MAX_INLINE_RESULT_BYTES, of_reply // max(len(self.calls), 1))
+
+    def result_images(self, call: Call) -> int:
+        """How many images of its result the model may see: results cannot be shortened once they
+        are there, so those of a reply have a third of the window together."""
+        of_reply = min(MAX_REPLY_IMAGES, max(1, self.window // 3 // MAX_IMAGE_TOKENS))
+        before, upto = (of_reply * i // len(self.calls) for i in (call.index, call.index + 1))
+        return min(MAX_RESULT_IMAGES, upto - before)
 
     # --- RESUME ---------------------------------------------------------------------------------
 

@@ -92,3 +92,11 @@ def _value(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(one_line(value, _ARGUMENT_CHARACTERS), ensure_ascii=False)
     return one_line(json.dumps(value, ensure_ascii=False), _ARGUMENT_CHARACTERS)
+
+
+def age(seconds: float) -> str:
+    """In the largest unit of which there are two."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

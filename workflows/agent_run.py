@@ -113,7 +113,7 @@ class AgentRun(MakesRoom, Messages):
 
     async def _generate(self) -> None:
         state = self.state
-        if self._is_long() and self.turns_here > 0:
+        if self._is_long() and self.turns_here > 0 and self._may_continue():
             await self._continue_as_new()
             return
         await self._make_room()
@@ -252,6 +252,7 @@ class AgentRun(MakesRoom, Messages):
             arguments_digest=arguments_digest(call.tool, call.arguments),
             key=call.key,
             result_bytes=state.result_bytes(),
+            images=state.result_images(call),
             metadata=state.request.metadata,
             repeated=self._is_repeated(),
             key_ttl=tool.key_ttl,
@@ -417,6 +418,19 @@ class AgentRun(MakesRoom, Messages):
             or info.get_current_history_size() >= history.bytes
         )
 
+    def _may_continue(self) -> bool:
+        """Whether it need not wait long: a summary may take minutes, and turns can go on."""
+        writing = self.summary is not None and not self.summary.done()
+        # Asked for last: it leaves an event in the history.
+        return not writing or self._is_full() or not workflow.patched("summary-before-continuing")
+
+    def _is_full(self) -> bool:
+        info = workflow.info()
+        return (
+            info.get_current_history_length() >= FULL_EVENTS
+            or info.get_current_history_size() >= FULL_BYTES
+        )
+
     async def _continue_as_new(self) -> None:
         """Seal what was said and go on in a new execution. Nothing is in flight here."""
         state = self.state
@@ -449,12 +463,7 @@ class AgentRun(MakesRoom, Messages):
 
     def _not_sealed(self, why: failures.End) -> None:
         """A store that is down delays continue-as-new; the run goes on while there is room."""
-        info = workflow.info()
-        full = (
-            info.get_current_history_length() >= FULL_EVENTS
-            or info.get_current_history_size() >= FULL_BYTES
-        )
-        if why.outcome == "state_lost" or full:
+        if why.outcome == "state_lost" or self._is_full():
             self.state.end("state_lost", f"what was said could not be sealed: {why.reason}")
         else:
             self.seal_from = self.state.turn + TURNS_WITHOUT_STORE

@@ -15,19 +15,16 @@ from temporalio.exceptions import (
     TimeoutError as TemporalTimeout,
 )
 
-from turnkeeper.contract import Usage
+from turnkeeper.contract import (
+    NOT_HERE,
+    NOTHING_HAPPENED,
+    STORE_UNAVAILABLE,
+    THINKING_MISMATCH,
+    Usage,
+)
 from turnkeeper.metrics import ATTEMPTS_TIMED_OUT
 from turnkeeper.outcomes import OUTCOMES
 from turnkeeper.spec import ToolSpec
-
-THINKING = "thinking_mismatch"
-"""The type of a generation's failure that is mended by letting thinking blocks go."""
-STORE = "store_unavailable"
-"""The type of a failure to read or write what was said, which may succeed later."""
-NOT_HERE = "ToolNotHere"
-"""The type of a call's failure while no worker has the tool."""
-NOTHING_HAPPENED = "RetryTool"
-"""The type of a call's failure that is sure to have changed nothing."""
 
 
 class End(NamedTuple):
@@ -51,7 +48,7 @@ def is_cancelled(error: ActivityError) -> bool:
 
 def needs_other_thinking(error: ActivityError) -> bool:
     """Whether the provider holds a thinking block for bound to another conversation."""
-    return isinstance(error.cause, ApplicationError) and error.cause.type == THINKING
+    return isinstance(error.cause, ApplicationError) and error.cause.type == THINKING_MISMATCH
 
 
 def is_overflow(error: ActivityError) -> bool:
@@ -62,10 +59,10 @@ def is_overflow(error: ActivityError) -> bool:
 def end_of(error: ActivityError, otherwise: str) -> End:
     """The outcome that a failed built-in activity brings; `otherwise` when retries ran out."""
     cause = error.cause
-    if isinstance(cause, ApplicationError) and cause.type == THINKING:
+    if isinstance(cause, ApplicationError) and cause.type == THINKING_MISMATCH:
         # Letting thinking blocks go was tried before.
         return End("model_rejected", cause.message)
-    if isinstance(cause, ApplicationError) and cause.type == STORE:
+    if isinstance(cause, ApplicationError) and cause.type == STORE_UNAVAILABLE:
         return End("state_lost", cause.message)
     if isinstance(cause, ApplicationError):
         return End(cause.type if cause.type in OUTCOMES else otherwise, cause.message)

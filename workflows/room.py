@@ -141,7 +141,6 @@ class MakesRoom:
                 state.end(*failures.end_of(error, "state_lost"))
             return
         if shorter.epoch is None:
-            context.checkpoint = None
             await self._summarise()
             return
         state.base, state.sealed = shorter.epoch.opening, shorter.sealed

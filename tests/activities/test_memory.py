@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from activities import memory
 from activities.memory import Memories, Memory
 from activities.notes import note, read_notes
 from activities.recall import recall
-from turnkeeper.entries import Entry, admit, message, result
+from tests.rig import until
+from turnkeeper.entries import Entry, Position, admit, message, result
 from turnkeeper.errors import StateLost, ToolFailed
+from turnkeeper.history import Place, Transcript
 from turnkeeper.tools import ToolContext
 
 
@@ -42,7 +45,7 @@ SAID = [
 def remembered(entries: Sequence[Entry] = SAID) -> Memory:
     """A memory of these entries."""
     made = Memory()
-    made.grow(entries)
+    assert made.grow(Transcript(list(entries)))
     return made
 
 
@@ -225,12 +228,20 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Entry]]:
     """What was said by now, by run; each reading of it is noted under `""`."""
     said: dict[str, list[Entry]] = {"": []}
 
-    async def read(_client: Any, _store: Any, workflow_id: str, _run_id: str) -> Any:
+    async def read(_client: Any, _store: Any, workflow_id: str, _run: str, known: Place) -> Any:
         said[""].append(message(workflow_id))
-        return SimpleNamespace(entries=list(said[workflow_id]))
+        return following(said[workflow_id], known)
 
     monkeypatch.setattr(memory, "read_transcript", read)
     return said
+
+
+def following(said: Sequence[Entry], known: Place) -> Transcript:
+    """What the reader answers: the rest, if the known place is one of it, else all of it."""
+    count, end = known.said.entries, Position().after(said)
+    if Position().after(said[:count]) != known.said:
+        return Transcript(list(said), view=end)
+    return Transcript(list(said[count:]), since=known.said, view=end)
 
 
 def memories() -> Memories:
@@ -244,13 +255,13 @@ async def test_only_what_is_new_is_indexed(
 ) -> None:
     """The transcript is read once a turn; what a memory has of it is not taken in again."""
     grown: list[int] = []
-    grow = Memory.grow
+    take = Memory._take
 
-    def growing(self: Memory, entries: Sequence[Entry]) -> None:
+    def taking(self: Memory, entries: Sequence[Entry]) -> None:
         grown.append(len(entries))
-        grow(self, entries)
+        take(self, entries)
 
-    monkeypatch.setattr(Memory, "grow", growing)
+    monkeypatch.setattr(Memory, "_take", taking)
     made = memories()
     told["a"] = SAID[:3]
     first = await made.of("a", "r1", 1)
@@ -288,6 +299,103 @@ async def test_memories_have_a_bound(
     told["d"] = [message("d" * 9_000)]
     kept = await made.of("d", "r", 1)
     assert await made.of("d", "r", 1) is kept
+
+
+def slowly(monkeypatch: pytest.MonkeyPatch, entered: threading.Event, go: threading.Event) -> None:
+    """The first thread that takes something over waits in the midst of it."""
+    said_of, waits = memory._said, [True]
+
+    def said(entry: Entry) -> memory.Said:
+        if waits:
+            waits.clear()
+            entered.set()
+            assert go.wait(20)
+        return said_of(entry)
+
+    monkeypatch.setattr(memory, "_said", said)
+
+
+async def cancelled(call: asyncio.Future[Memory]) -> None:
+    """Cancel a call and await that."""
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_a_cancelled_call_takes_nothing_over_twice(
+    told: dict[str, list[Entry]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread goes on; the call that comes after it finds each entry once, under its number."""
+    made = memories()
+    told["a"] = SAID[:1]
+    await made.of("a", "r", 1)
+    entered, go = threading.Event(), threading.Event()
+    slowly(monkeypatch, entered, go)
+    told["a"] = SAID
+    first = asyncio.ensure_future(made.of("a", "r", 2))
+    assert await asyncio.to_thread(entered.wait, 20)
+    await cancelled(first)
+    second = asyncio.ensure_future(made.of("a", "r", 2))
+    await until(lambda: len(told[""]) == 3)
+    go.set()
+    found = await second
+    assert (len(found), found.place.said) == (len(SAID), Position().after(SAID))
+    assert [f.number for f in found.search("done", 8)] == [6]
+
+
+async def test_a_growth_that_fails_leaves_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it had taken over of an entry is not there twice once it is tried again."""
+    made = remembered(SAID[:1])
+    spaced, fails = memory._spaced, [True]
+
+    def failing(text: str) -> str:
+        if fails and "done" in text:
+            fails.clear()
+            raise MemoryError
+        return spaced(text)
+
+    monkeypatch.setattr(memory, "_spaced", failing)
+    with pytest.raises(MemoryError):
+        made.grow(Transcript(SAID))
+    assert made.grow(Transcript(SAID))
+    assert [f.number for f in made.search("done", 8)] == [6]
+    assert len(made) == len(SAID)
+
+
+async def test_a_late_thread_adds_nothing_of_before() -> None:
+    """Where another call has gone further meanwhile, what an earlier one had read is no news."""
+    made = remembered(SAID[:1])
+    early, late = following(SAID[:3], made.place), following(SAID, made.place)
+    assert made.grow(late)
+    assert not made.grow(early)
+    assert (len(made), made.place.said) == (len(SAID), Position().after(SAID))
+
+
+async def test_a_store_that_hangs_for_one_run_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor do many calls of that run; the transcripts that are read at once have a bound."""
+    gone, reading = asyncio.Event(), list[str]()
+
+    async def read(_client: Any, _store: Any, workflow_id: str, _run: str, _known: Place) -> Any:
+        reading.append(workflow_id)
+        if workflow_id.startswith("hangs"):
+            await gone.wait()
+        return Transcript(SAID)
+
+    monkeypatch.setattr(memory, "read_transcript", read)
+    made = memories()
+    stuck = [asyncio.ensure_future(made.of("hangs", "r", turn)) for turn in range(20)]
+    await until(lambda: reading)
+    async with asyncio.timeout(10):
+        assert len(await made.of("well", "r", 1)) == len(SAID)
+    more = [asyncio.ensure_future(made.of(f"hangs-{n}", "r", 1)) for n in range(20)]
+    await until(lambda: len(reading) > memory._READS)
+    await asyncio.sleep(0.05)
+    assert len(reading) == memory._READS + 1
+    gone.set()
+    await asyncio.gather(*stuck, *more)
+    assert not made._locks
 
 
 def test_sqlite_has_full_text_search() -> None:

@@ -208,13 +208,17 @@ SUMMARY = "## Decisions\nNone.\n## Unresolved work\nRead on.\n## Evidence\nNone.
 
 
 def _pages(
-    says: str = "", size: int = 1_000, summary: str = SUMMARY, refused_from: int = 99
+    says: str = "",
+    size: int = 1_000,
+    summary: str = SUMMARY,
+    refused_from: int = 99,
+    delay: float = 0,
 ) -> Script:
     """Page after page: the next one stands in the last result."""
 
     def script(x: Exchange) -> Reply:
         if x.last_text.startswith(SUMMARISE[:40]):
-            return text(summary)
+            return text(summary, delay=delay)
         last = x.last_results[0].text.split(":")[0].split() if x.last_results else ["page", "0"]
         n = int(last[1]) + 1
         if n >= refused_from:
@@ -226,6 +230,7 @@ def _pages(
     return script
 
 
+HISTORY = HistoryPolicy(events=50, bytes=20_000)
 SMALL: Mapping[str, Any] = {
     "tools": [read_page],
     "model": ModelSpec(name="claude-sonnet-5-5", window=4_000, max_output_tokens=500),
@@ -334,7 +339,7 @@ SCENARIOS: dict[str, Scenario] = {
     "paused": Scenario([text("One moment.", stop_reason="pause_turn"), text("An answer.")]),
     "continued": Scenario(
         [*[call("look_up", {"q": c * 1_500}) for c in "abcde"], text("Done.")],
-        agent={"tools": [look_up], "history": HistoryPolicy(events=50, bytes=20_000)},
+        agent={"tools": [look_up], "history": HISTORY},
     ),
     "summarised": Scenario(_pages(), agent=SMALL),
     "summarised-in-vain": Scenario(_pages(summary="Nothing."), agent=SMALL),
@@ -342,9 +347,10 @@ SCENARIOS: dict[str, Scenario] = {
         _pages(says="Noted.", size=4_000),
         agent={**SMALL, "model": ModelSpec(name="claude-sonnet-5-5", window=10_000)},
     ),
-    "epochs-continued": Scenario(
-        _pages(), agent={**SMALL, "history": HistoryPolicy(events=50, bytes=20_000)}
-    ),
+    "epochs-continued": Scenario(_pages(), agent={**SMALL, "history": HISTORY}),
+    # Recorded before a run went on while its summary was being written.
+    "summary-awaited": Scenario(_pages(delay=1), agent={**SMALL, "history": HISTORY}),
+    "summary-not-awaited": Scenario(_pages(delay=1), agent={**SMALL, "history": HISTORY}),
     "window-full": Scenario(_pages(refused_from=4), "context_overflow", agent=SMALL),
     "codec": Scenario([call("write", {"n": 1}), _results], codec=True),
 }

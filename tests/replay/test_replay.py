@@ -28,7 +28,24 @@ def test_the_corpus_is_whole_and_small() -> None:
     stems = {p.stem for p in recorded()}
     missing = {n for n in SCENARIOS if n not in stems and f"{n}-1" not in stems}
     assert not missing, f"record them: python -m tests.replay.record {' '.join(missing)}"
-    assert sum(p.stat().st_size for p in recorded()) < 2_000_000
+    assert sum(p.stat().st_size for p in recorded()) < 4_000_000
+
+
+def test_the_corpus_replays_under_the_eyes_of_the_sandbox() -> None:
+    """A worker lets the loop's modules through, for their memory: here each impure call in them
+    is refused."""
+    found = replay_with(ROOT, strict=True)
+    assert not found["failures"]
+    assert found["replayed"] == len(recorded())
+
+
+def test_an_impure_call_is_refused_by_the_sandbox(tmp_path: Path) -> None:
+    """The control: a clock in the loop fails there, and only there is it noticed."""
+    tree = edited(tmp_path, "pace.py", "if self._turn:", "if self._turn and read_clock():")
+    with (tree / "workflows" / "pace.py").open("a") as file:
+        file.write("\n\nfrom time import time as read_clock\n")
+    assert not replay_with(tree)["failures"]
+    assert "Cannot access time" in str(replay_with(tree, strict=True)["failures"])
 
 
 def test_the_corpus_replays() -> None:
@@ -41,14 +58,14 @@ def test_the_corpus_replays() -> None:
 # --- changes that a replay has to catch -----------------------------------------------------------
 
 
-def replay_with(tree: Path, histories: Path = HISTORIES) -> dict[str, Any]:
+def replay_with(tree: Path, histories: Path = HISTORIES, *, strict: bool = False) -> dict[str, Any]:
     """Replay histories with the `workflows` of another tree."""
     code = (
         "import sys; from pathlib import Path;"
         f"sys.path.insert(0, {str(tree)!r});"
         "from tests import archive; import workflows;"
         f"assert workflows.__file__.startswith({str(tree)!r});"
-        f"archive.main(Path({str(histories)!r}))"
+        f"archive.main(Path({str(histories)!r}), strict={strict})"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -191,7 +208,15 @@ def test_b19_fields_of_this_release_are_defaulted(tmp_path: Path) -> None:
     rewritten(HISTORIES, tmp_path, without_some)
     found = replay_cold(tmp_path)
     # What these do is what such a field says.
-    told = ("token-limit", "invalid-call-stops", "summarised", "referred", "epochs", "window-full")
+    told = (
+        "token-limit",
+        "invalid-call-stops",
+        "summarised",
+        "referred",
+        "epochs",
+        "window-full",
+        "summary-",
+    )
     assert all(name.startswith(told) for name in found["failures"]), found
 
 

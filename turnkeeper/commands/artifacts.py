@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from turnkeeper.commands.place import Complaint, Place
-from turnkeeper.commands.terminal import age, say, say_json, tell
-from turnkeeper.text import one_line
+from turnkeeper.commands.terminal import say, say_json, tell
+from turnkeeper.text import age, one_line
 
 if TYPE_CHECKING:
     from temporalio.client import Client

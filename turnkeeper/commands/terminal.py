@@ -67,14 +67,6 @@ def safe(text: str) -> str:
     return printable(well_formed(text))
 
 
-def age(seconds: float) -> str:
-    """In the largest unit of which there are two."""
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"
-
-
 def has_colours(stream: TextIO) -> bool:
     """Whether a person who wants colours reads `stream`."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
 from turnkeeper.commands.runs import person
-from turnkeeper.commands.terminal import age, say, say_json, tell, tell_settling, width
-from turnkeeper.text import one_line
+from turnkeeper.commands.terminal import say, say_json, tell, tell_settling, width
+from turnkeeper.text import age, one_line
 
 if TYPE_CHECKING:
     from turnkeeper.outside import UnknownOutcome

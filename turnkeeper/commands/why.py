@@ -1,0 +1,58 @@
+"""`starter.py why`: what a run waits for."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import textwrap
+from typing import TYPE_CHECKING
+
+from turnkeeper.commands.place import Place
+from turnkeeper.commands.terminal import say, say_json, tell, tell_settling, width
+
+if TYPE_CHECKING:
+    from turnkeeper.diagnosis import Diagnosis
+
+
+async def why(place: Place, options: argparse.Namespace) -> int:
+    """Print what is pending of a run, and how to mend it."""
+    async with place.client(to_read=True) as client:
+        found = await client.why(options.id)
+    if options.json:
+        say_json(_as_json(found))
+    elif found.findings:
+        _print(found)
+        for call in found.waiting:
+            tell_settling(place, found.id, call.call_id)
+    else:
+        say(f"run {found.id} waits for nothing: it has ended ({found.status})")
+        tell(f"To see how: {place.again(f'show {found.id}')}")
+    return 0
+
+
+def _print(found: Diagnosis) -> None:
+    say(f"run       {found.id}")
+    say(f"status    {found.status}")
+    workers = ", ".join(found.workers) or "none"
+    _paragraph("workers", f"{workers} (task queue {found.task_queue})")
+    for finding in found.findings:
+        _paragraph("why", finding.what)
+        if finding.mend:
+            _paragraph("mend", finding.mend)
+
+
+def _paragraph(name: str, text: str) -> None:
+    indent = " " * 10
+    for line in textwrap.wrap(
+        text,
+        width(),
+        initial_indent=f"{name:<10}",
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    ):
+        say(line)
+
+
+def _as_json(found: Diagnosis) -> dict[str, object]:
+    told = dataclasses.asdict(dataclasses.replace(found, waiting=()))
+    return told | {"waiting": [c.model_dump(mode="json") for c in found.waiting]}
