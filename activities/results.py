@@ -64,10 +64,11 @@ def heft(value: Any) -> int:
 
     What an author's own serialiser reads is read where the author expects it: not in a thread.
     """
-    items = value.parts if type(value) is Parts else value
+    items: Any = value.parts if type(value) is Parts else value
     items = items if isinstance(items, (list, tuple)) else [items]
-    sizes = [len(i.data) if type(i) is Media else len(i) for i in items if type(i) in _PLAIN]
-    return sum(sizes) if len(sizes) == len(items) else 0
+    if not all(type(i) in _PLAIN for i in items):
+        return 0
+    return sum(len(i.data if isinstance(i, Media) else i) for i in items)
 
 
 def content_of(value: Any) -> str | Parts:
