@@ -18,7 +18,14 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.pictures import Pictures
-from activities.providers import ModelRequest, Progress, Provider, ProviderError, provider_of
+from activities.providers import (
+    ImageBounds,
+    ModelRequest,
+    Progress,
+    Provider,
+    ProviderError,
+    provider_of,
+)
 from activities.providers.admission import Admitted, admit_reply
 from activities.pulse import timing
 from activities.redact import Redactor
@@ -119,12 +126,12 @@ class Asking:
         """
         began = time.monotonic()
         try:
+            provider = provider_of(self._providers, request.spec.model)
             request = dataclasses.replace(
                 request,
                 stream=not attempt.past.whole,
-                images=await self._images(request.entries),
+                images=await self._images(request.entries, provider.images),
             )
-            provider = provider_of(self._providers, request.spec.model)
             reply = await provider.generate(request, attempt.progress)
             admitted = admit_reply(reply, turn=attempt.turn, known_ids=known_ids)
         except ProviderError as error:
@@ -134,9 +141,9 @@ class Asking:
         self._input_tokens.count(request.spec, admitted.usage)
         return admitted
 
-    async def _images(self, entries: Sequence[Entry]) -> dict[str, bytes]:
+    async def _images(self, entries: Sequence[Entry], most: ImageBounds) -> dict[str, bytes]:
         with as_failures(self._redactor):
-            return await self._pictures.of(str(activity.info().workflow_id), entries)
+            return await self._pictures.of(str(activity.info().workflow_id), entries, most)
 
     def _failure(self, error: ProviderError, attempt: Attempt, took: float) -> ApplicationError:
         """What Temporal is told: wait and try again, or give up with an outcome's name."""

@@ -12,6 +12,7 @@ from activities.providers.admission import Admitted
 from activities.pulse import pulse
 from activities.redact import Redactor
 from activities.views import Views, read
+from turnkeeper import replies
 from turnkeeper.contract import SUMMARISE, Checkpoint, SummariseInput, SummariseOutput
 from turnkeeper.entries import Entry, message
 from turnkeeper.epoch import SUMMARISE as INSTRUCTION
@@ -68,7 +69,7 @@ class Summarise:
         if len(entries) < 2:
             return SummariseOutput(problem="there is nothing to summarise yet")
         reply = await self._asking.ask(_request(spec, policy, entries, asked), attempt)
-        text = _text(reply)
+        text = "\n".join(replies.texts(reply.entry.value)).strip()
         problem = _unfinished(reply) or problem_of_summary(text, policy.checkpoint_tokens)
         epoch = asked.epoch.number if asked.epoch else 0
         made = Checkpoint(epoch=epoch, entries=len(entries), text=text) if not problem else None
@@ -101,14 +102,8 @@ def _request(
     )
 
 
-def _text(reply: Admitted) -> str:
-    blocks = reply.entry.value.get("content", [])
-    return "\n".join(b["text"] for b in blocks if b.get("type") == "text").strip()
-
-
 def _unfinished(reply: Admitted) -> str | None:
-    calls = any(b.get("type") == "tool_use" for b in reply.entry.value.get("content", []))
-    if calls:
+    if replies.calls(reply.entry.value):
         return "the model called a tool instead"
     if reply.stop_reason not in _FINISHED:
         return f"the reply ended with {reply.stop_reason}"

@@ -27,7 +27,7 @@ from activities.aside import aside
 from activities.providers import ModelRequest, Progress, ProviderError, ProviderReply
 from activities.providers.anthropic_body import encoded
 from activities.providers.anthropic_errors import MAX_BODY_BYTES, AnthropicErrors
-from activities.providers.anthropic_request import DIALECT, build_request, request_betas
+from activities.providers.anthropic_request import DIALECT, IMAGES, build_request, request_betas
 from activities.providers.anthropic_stream import EventReader, ReplyAssembly
 from activities.providers.wire_json import read_json
 from activities.redact import Redactor
@@ -62,6 +62,7 @@ class AnthropicProvider:
     """
 
     dialect = DIALECT
+    images = IMAGES
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from activities.providers import ModelRequest, ProviderError
+from activities.providers import ImageBounds, ModelRequest, ProviderError
 from activities.providers.anthropic_body import Base64
 from activities.providers.anthropic_cache import place_marks
 from turnkeeper.entries import Entry
@@ -19,6 +19,8 @@ from turnkeeper.media import ImageRef, images_of
 from turnkeeper.spec import ModelSpec, ToolSpec
 
 DIALECT: Final = "anthropic-messages"
+IMAGES: Final = ImageBounds(number=100, bytes=22_000_000)
+"""A request takes 32 MB, and as base64 they are a third more."""
 BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
 """The beta in which a request may say what happens to thinking of another conversation."""
 OWN_FIELDS: Final = frozenset({"max_tokens", "messages", "model", "stream", "system", "tools"})
