@@ -370,6 +370,7 @@ def build_worker(
         client,
         store,
         providers,
+        redactor,
         heartbeat_seconds=settings.heartbeat_seconds,
         patience_seconds=settings.unknown_agent_seconds,
     )

@@ -18,13 +18,20 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.pictures import Pictures
-from activities.providers import ModelRequest, Progress, Provider, ProviderError, provider_of
+from activities.providers import (
+    ImageBounds,
+    ModelRequest,
+    Progress,
+    Provider,
+    ProviderError,
+    provider_of,
+)
 from activities.providers.admission import Admitted, admit_reply
 from activities.pulse import timing
 from activities.redact import Redactor
 from activities.token_metrics import InputTokens
 from activities.views import as_failures
-from turnkeeper.contract import Timing, Usage
+from turnkeeper.contract import THINKING_MISMATCH, Timing, Usage
 from turnkeeper.entries import Entry
 from turnkeeper.text import one_line
 
@@ -35,7 +42,7 @@ MAX_UNUSABLE_REPLIES = 3
 _TYPES = {
     "stop": "model_rejected",
     "overflow": "context_overflow",
-    "thinking": "thinking_mismatch",
+    "thinking": THINKING_MISMATCH,
 }
 _UNUSABLE = ("unusable_reply", "reply_too_large")
 # Nobody waited any longer: the provider may finish the reply all the same, and bill it.
@@ -114,17 +121,17 @@ class Asking:
 
         Raises:
             ApplicationError: of type `provider_error` or `store_unavailable` to be tried again; of
-                an outcome's name, or `thinking_mismatch`, when the same request would fail again.
+                an outcome's name, or `THINKING_MISMATCH`, when the same request would fail again.
                 Its details say what was lost.
         """
         began = time.monotonic()
         try:
+            provider = provider_of(self._providers, request.spec.model)
             request = dataclasses.replace(
                 request,
                 stream=not attempt.past.whole,
-                images=await self._images(request.entries),
+                images=await self._images(request.entries, provider.images),
             )
-            provider = provider_of(self._providers, request.spec.model)
             reply = await provider.generate(request, attempt.progress)
             admitted = admit_reply(reply, turn=attempt.turn, known_ids=known_ids)
         except ProviderError as error:
@@ -134,9 +141,9 @@ class Asking:
         self._input_tokens.count(request.spec, admitted.usage)
         return admitted
 
-    async def _images(self, entries: Sequence[Entry]) -> dict[str, bytes]:
+    async def _images(self, entries: Sequence[Entry], most: ImageBounds) -> dict[str, bytes]:
         with as_failures(self._redactor):
-            return await self._pictures.of(str(activity.info().workflow_id), entries)
+            return await self._pictures.of(str(activity.info().workflow_id), entries, most)
 
     def _failure(self, error: ProviderError, attempt: Attempt, took: float) -> ApplicationError:
         """What Temporal is told: wait and try again, or give up with an outcome's name."""

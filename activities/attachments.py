@@ -6,6 +6,7 @@ import time
 
 import structlog
 
+from activities.aside import aside
 from activities.media import IMAGE_TYPES, MOST_SECONDS, PDF_TYPE, Undecodable, picture, sniff
 from activities.redact import Redactor
 from activities.results import Parts
@@ -54,10 +55,7 @@ class Attachments:
         self._kept += 1
         if self._kept > MAX_KEPT:
             return ""
-        found, data = sniff(media.data), media.data
-        if found.startswith("text/"):
-            # In these as in other texts. Latin-1 takes any bytes there and back.
-            data = self._redactor.known(data.decode("latin-1")).encode("latin-1")
+        found, data = await aside(len(media.data), lambda: self._sniffed(media.data))
         media_type = one_line(media.media_type or found, _LONGEST_NAME)
         name = f' "{one_line(media.name, _LONGEST_NAME)}"' if media.name else ""
         artifact = await self._put(data)
@@ -73,6 +71,14 @@ class Attachments:
         else:
             what = "binary; give the id to a tool that takes one"
         return f"[{media_type}{name}, {len(data):,} bytes, {where}: {what}]"
+
+    def _sniffed(self, data: bytes) -> tuple[str, bytes]:
+        """What bytes are, and without known secrets if they are text."""
+        found = sniff(data)
+        if found.startswith("text/"):
+            # In these as in other texts. Latin-1 takes any bytes there and back.
+            data = self._redactor.known(data.decode("latin-1")).encode("latin-1")
+        return found, data
 
     async def _shown(self, data: bytes, artifact: str | None) -> str:
         """Have the model see an image; in words, whether and how it does."""

@@ -18,6 +18,7 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from activities.aside import aside
 from activities.attachments import Attachments
 from activities.attempts import VAIN_PROBES, Attempts, backoff, earlier_attempts
 from activities.fence import fenced
@@ -29,7 +30,7 @@ from activities.probing import ask
 from activities.pulse import timing
 from activities.redact import Redactor
 from activities.registry import Registry
-from activities.results import Parts, Unreadable, content_of, extract, sendable
+from activities.results import Parts, Unreadable, content_of, extract, heft, sendable
 from activities.runners import Runners, in_process
 from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.contract import ExecuteInput, ExecuteOutput
@@ -208,21 +209,21 @@ class Execute:
             seconds=_seconds_left(began),
         )
         try:
-            content = content_of(value)
+            content = await aside(heft(value), lambda: content_of(value))
         except Unreadable as error:
             return self._unreadable(asked, error, began)
-        if isinstance(content, Parts):
-            content = await attached.told(content)
-        text, images = self._redactor.known(content), attached.images
-        if fits_json(text, asked.result_bytes):
+        told = await attached.told(content) if isinstance(content, Parts) else content
+        text = await aside(len(told), lambda: self._redactor.known(told))
+        images, limit = attached.images, asked.result_bytes
+        if fits_json(text, limit):
             return self._output(asked, "ok", text, began, images=images)
         artifact = None
         try:
-            artifact = await self._store.put(owner, text.encode())
+            artifact = await self._store.put(owner, await aside(len(text), text.encode))
         except (OSError, ValueError) as error:
             # The effect has happened: a store that is down must not have it repeated.
             log.error("result not stored", tool=asked.tool, turn=asked.turn, error=str(error))
-        shown = extract(text, asked.result_bytes, artifact)
+        shown = await aside(len(text), lambda: extract(text, limit, artifact))
         return self._output(asked, "ok", shown, began, artifact=artifact, images=images)
 
     def _unreadable(self, asked: ExecuteInput, error: Unreadable, began: float) -> ExecuteOutput:

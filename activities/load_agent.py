@@ -18,6 +18,7 @@ from temporalio.service import RPCError
 
 from activities import built_in
 from activities.providers import Provider
+from activities.redact import Redactor
 from activities.registry import Registry
 from activities.windows import Windows, head_tokens
 from turnkeeper.artifacts import ArtifactStore
@@ -54,6 +55,7 @@ class LoadAgent:
         client: Client,
         store: ArtifactStore,
         providers: Mapping[str, Provider],
+        redactor: Redactor,
         *,
         heartbeat_seconds: float = 10,
         patience_seconds: float = PATIENCE_SECONDS,
@@ -62,6 +64,7 @@ class LoadAgent:
         self._client = client
         self._store = store
         self._windows = Windows(providers)
+        self._redactor = redactor
         self._heartbeat_seconds = heartbeat_seconds
         self._patience_seconds = patience_seconds
         self._attributes: list[str] = []
@@ -122,9 +125,11 @@ class LoadAgent:
         try:
             artifact = await self._store.put(str(activity.info().workflow_id), data)
         except OSError as error:
+            # A bucket's error may name its URL, with a key in it.
+            why = one_line(self._redactor.error(str(error)), 300)
             # Waited for a minute: the server's own delays are for an agent that is deployed.
             raise ApplicationError(
-                f"the agent's spec cannot be stored: {one_line(str(error), 300)}",
+                f"the agent's spec cannot be stored: {why}",
                 type=STORE_UNAVAILABLE,
                 next_retry_delay=timedelta(seconds=min(2.0 ** (activity.info().attempt - 1), 10)),
             ) from None

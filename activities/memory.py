@@ -18,12 +18,11 @@ from weakref import WeakValueDictionary
 
 from temporalio.client import Client
 
+from turnkeeper import replies
 from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.entries import Entry, Position
 from turnkeeper.history import Place, Transcript, read_transcript
-from turnkeeper.render import reply_calls, reply_text
 from turnkeeper.text import one_line
-from turnkeeper.view import call_ids
 
 _CACHE_BYTES = 64_000_000
 """Texts of all runs whose index is kept; the run that was asked last is kept whatever its size."""
@@ -130,8 +129,10 @@ class Memory:
     def _note(self, entry: Entry) -> None:
         """A note counts once its result says that it was taken."""
         if entry.kind == "reply":
-            calls = zip(call_ids(entry), reply_calls(entry.value), strict=False)
-            self._noted = {i: _written(a) for i, (tool, a) in calls if tool == "note"}
+            calls = replies.calls(entry.value)
+            self._noted = {
+                c.call_id: _written(c.arguments or {}) for c in calls if c.tool == "note"
+            }
         elif entry.kind == "result" and not entry.value.get("error"):
             title, text = self._noted.pop(str(entry.value.get("call_id")), ("", ""))
             self.notes.pop(title, None)
@@ -200,11 +201,11 @@ def _said(entry: Entry) -> Said:
     if entry.kind == "result":
         return Said(f"result of {_tool(entry)}", str(value.get("text") or ""))
     calls = [
-        f"{tool} {json.dumps(arguments, ensure_ascii=False)}"
-        for tool, arguments in reply_calls(value)
-        if tool not in _SILENT
+        f"{call.tool} {json.dumps(call.arguments or {}, ensure_ascii=False)}"
+        for call in replies.calls(value)
+        if call.tool not in _SILENT
     ]
-    return Said("you", "\n".join(t for t in (reply_text(value), *calls) if t))
+    return Said("you", "\n".join(t for t in (replies.text(value), *calls) if t))
 
 
 def _tool(entry: Entry) -> str:

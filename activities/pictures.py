@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from activities.providers import ProviderError
+from activities.providers import ImageBounds, ProviderError
 from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.entries import Entry
 from turnkeeper.media import images_of
 
-MAX_IMAGES = 100
-"""In one request."""
-MAX_BYTES = 22_000_000
-"""Of all images in one request, which takes 32 MB; as base64 they are a third more."""
 DEFAULT_CACHE_BYTES = 64_000_000
 
 
@@ -26,22 +22,22 @@ class Pictures:
         self._known: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
 
-    async def of(self, owner: str, entries: Sequence[Entry]) -> dict[str, bytes]:
+    async def of(self, owner: str, entries: Sequence[Entry], most: ImageBounds) -> dict[str, bytes]:
         """The bytes of all images in a run's entries.
 
         Raises:
-            ProviderError: `overflow`, of more than a request takes; nothing is read then.
+            ProviderError: `overflow`, of more than `most`; nothing is read then.
             StateLost: one is not in the store, or is not what was stored.
             OSError: the store cannot be read now.
         """
         refs = [ref for entry in entries for ref in images_of(entry)]
         size = sum(ref.bytes for ref in refs)
-        if len(refs) > MAX_IMAGES or size > MAX_BYTES:
+        if len(refs) > most.number or size > most.bytes:
             raise ProviderError(
                 "overflow",
                 "too_many_images",
-                f"{len(refs)} images of {size:,} bytes; a request has at most {MAX_IMAGES} of "
-                f"{MAX_BYTES:,}",
+                f"{len(refs)} images of {size:,} bytes; a request has at most {most.number} of "
+                f"{most.bytes:,}",
             )
         return {ref.artifact: await self._read(owner, ref.artifact) for ref in refs}
 

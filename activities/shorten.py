@@ -11,6 +11,7 @@ from typing import Literal
 import structlog
 from temporalio import activity
 
+from activities.aside import aside
 from activities.pulse import pulse, timing
 from activities.redact import Redactor
 from activities.seal import seal
@@ -70,7 +71,8 @@ class Shorten:
         began = time.monotonic()
         async with pulse():
             spec, view, _ = await read(self._views, self._redactor, asked.spec_digest, asked.base)
-            draft = _draft(spec.context or ContextPolicy(), view.entries, asked)
+            policy = spec.context or ContextPolicy()
+            draft = await aside(view.bytes, lambda: _draft(policy, view.entries, asked))
             with as_failures(self._redactor):
                 output = await self._begin(view, draft, asked) if draft else ShortenOutput()
         output.timing = timing(began)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import structlog
 from temporalio import activity
 
+from activities.aside import aside
 from activities.asking import Asking, Attempt
 from activities.providers import ModelRequest
 from activities.providers.admission import Admitted
 from activities.pulse import pulse
 from activities.redact import Redactor
 from activities.views import Views, read
+from turnkeeper import replies
 from turnkeeper.contract import SUMMARISE, Checkpoint, SummariseInput, SummariseOutput
 from turnkeeper.entries import Entry, message
 from turnkeeper.epoch import SUMMARISE as INSTRUCTION
@@ -44,9 +46,7 @@ class Summarise:
                 self._views, self._redactor, asked.spec_digest, asked.base
             )
             policy = spec.context or ContextPolicy()
-            # As much as half of the view may stay: it is to become a good deal shorter.
-            room = sum(map(size, view.entries)) // 2
-            covered = tail_from(view.entries, policy.keep_turns, room)
+            covered = await aside(view.bytes, lambda: _covered(view.entries, policy.keep_turns))
             output = await self._summary(spec, policy, view.entries[:covered], asked, attempt)
         output.timing = attempt.timing(source)
         log.info(
@@ -69,11 +69,17 @@ class Summarise:
         if len(entries) < 2:
             return SummariseOutput(problem="there is nothing to summarise yet")
         reply = await self._asking.ask(_request(spec, policy, entries, asked), attempt)
-        text = _text(reply)
+        text = "\n".join(replies.texts(reply.entry.value)).strip()
         problem = _unfinished(reply) or problem_of_summary(text, policy.checkpoint_tokens)
         epoch = asked.epoch.number if asked.epoch else 0
         made = Checkpoint(epoch=epoch, entries=len(entries), text=text) if not problem else None
         return SummariseOutput(checkpoint=made, problem=problem, usage=attempt.cost(reply.usage))
+
+
+def _covered(entries: list[Entry], keep_turns: int) -> int:
+    """How many entries a summary stands for."""
+    # As much as half of the view may stay: it is to become a good deal shorter.
+    return tail_from(entries, keep_turns, sum(map(size, entries)) // 2)
 
 
 def _request(
@@ -96,14 +102,8 @@ def _request(
     )
 
 
-def _text(reply: Admitted) -> str:
-    blocks = reply.entry.value.get("content", [])
-    return "\n".join(b["text"] for b in blocks if b.get("type") == "text").strip()
-
-
 def _unfinished(reply: Admitted) -> str | None:
-    calls = any(b.get("type") == "tool_use" for b in reply.entry.value.get("content", []))
-    if calls:
+    if replies.calls(reply.entry.value):
         return "the model called a tool instead"
     if reply.stop_reason not in _FINISHED:
         return f"the reply ended with {reply.stop_reason}"

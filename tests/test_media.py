@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from activities import attachments, pictures
+from activities import attachments
+from activities.providers import ImageBounds
+from activities.providers.anthropic import AnthropicProvider
 from tests import media_samples as samples
 from tests.rig import Rig, RigFactory, until
 from tests.test_context import SUMMARY, asked_for_summary
@@ -334,7 +336,7 @@ async def test_more_images_than_a_request_takes_leave_the_view(
     rig: RigFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is sent that would be refused: earlier ones give way to a shorter view."""
-    monkeypatch.setattr(pictures, "MAX_IMAGES", 3)
+    monkeypatch.setattr(AnthropicProvider, "images", ImageBounds(number=3, bytes=10**9))
     GIVEN["x"] = [samples.plain(30, 20), samples.plain(20, 30)]
     steps = [call("fetch", {"kind": "x"})] * 4 + [text("Seen.")]
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel
 
+from turnkeeper import replies
 from turnkeeper.entries import Entry, admit, message
 from turnkeeper.media import images_of
 from turnkeeper.text import clip, one_line
@@ -19,7 +20,6 @@ from turnkeeper.view import size
 TASK_BYTES = 6_000
 """Of the first message, which each opening repeats."""
 _DIGEST_CHARACTERS = 160
-_THINKING = ("thinking", "redacted_thinking")
 
 HEADINGS = ("Decisions", "Unresolved work", "Evidence")
 SUMMARISE = (
@@ -144,18 +144,15 @@ def problem_of_summary(text: str, tokens: int) -> str | None:
 
 def says_something(reply: Entry) -> bool:
     """Whether a reply has text: what it read before is then in its own words."""
-    return any(
-        isinstance(b, dict) and b.get("type") == "text" and str(b.get("text", "")).strip()
-        for b in reply.value.get("content", [])
-    )
+    return bool(replies.text(reply.value).strip())
 
 
 def _without_thinking(entry: Entry) -> Entry | None:
     if entry.kind != "reply":
         return entry
-    content = entry.value.get("content", [])
-    kept = [b for b in content if not (isinstance(b, dict) and b.get("type") in _THINKING)]
-    if len(kept) == len(content):
+    blocks = replies.blocks(entry.value)
+    kept = [b for b in blocks if b.get("type") not in replies.THINKING]
+    if len(kept) == len(blocks):
         return entry
     if not kept:
         return None

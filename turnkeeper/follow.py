@@ -23,6 +23,7 @@ from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper import replies
 from turnkeeper.contract import (
     GENERATE,
     LOAD_AGENT,
@@ -47,8 +48,6 @@ from turnkeeper.contract import (
 from turnkeeper.entries import Entry
 from turnkeeper.render import (
     person_awaited,
-    reply_calls,
-    reply_text,
     unknown_text,
     usage_text,
 )
@@ -283,9 +282,8 @@ class _Narrator:
     async def _replied(self, begun: _Begun, payloads: Sequence[Payload]) -> _Told:
         reply = await self._read(payloads, GenerateOutput)
         self._usage = self._usage.plus(reply.usage)
-        said = one_line(reply_text(reply.entry.value), _SAID)
-        calls = reply_calls(reply.entry.value)
-        self._called = [one_line(tool, 80) for tool, _ in calls]
+        said = one_line(replies.text(reply.entry.value), _SAID)
+        self._called = [one_line(call.tool, 80) for call in replies.calls(reply.entry.value)]
         parsed = ", ".join(self._called) or "no tool call"
         return [
             ("GENERATE", begun.turn, f"-> {said or '(no text)'}{_again(begun)}"),

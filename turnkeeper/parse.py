@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from turnkeeper import replies
 from turnkeeper.contract import GenerateOutput
 
 CUT_CALL = (
@@ -67,16 +68,16 @@ def parse(reply: GenerateOutput, *, can_grow: bool) -> Parsed:
 
     `can_grow`: whether a longer reply may still be asked for.
     """
-    blocks = _blocks(reply.entry.value)
-    text = "".join(b["text"] for b in blocks if b.get("type") == "text" and _is_text(b.get("text")))
-    calls = [_call(b, reply.refused_calls) for b in blocks if b.get("type") == "tool_use"]
+    value = reply.entry.value
+    text = replies.text(value)
+    calls = [_call(c, reply.refused_calls) for c in replies.calls(value)]
     stop = reply.stop_reason
     if stop in ("tool_use", "end_turn", "stop_sequence", "pause_turn", "compaction"):
         if calls:
             # Content before stop reason: some hosts report `end_turn` beside calls, and a call that
             # stays unanswered makes every later request invalid.
             return Parsed(decision=Decision.CALLS, calls=calls, text=text)
-        return _without_calls(str(stop), text, blocks)
+        return _without_calls(str(stop), text, replies.blocks(value))
     if stop == "max_tokens":
         return _cut(calls, text, can_grow)
     if stop == "refusal":
@@ -114,23 +115,11 @@ def _cut(calls: list[ProposedCall], text: str, can_grow: bool) -> Parsed:
     return Parsed(decision=Decision.TRUNCATED, text=text, reason="cut off at the output limit")
 
 
-def _blocks(value: Any) -> list[dict[str, Any]]:
-    content = value.get("content") if isinstance(value, dict) else None
-    return [b for b in content if isinstance(b, dict)] if isinstance(content, list) else []
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _call(block: dict[str, Any], refused: dict[str, str]) -> ProposedCall:
-    call_id, arguments = str(block.get("id")), block.get("input")
-    why = refused.get(call_id)
-    if not isinstance(arguments, dict):
+def _call(call: replies.Call, refused: dict[str, str]) -> ProposedCall:
+    arguments, why = call.arguments, refused.get(call.call_id)
+    if arguments is None:
         arguments, why = {}, why or "Not run: the arguments are not a JSON object."
-    return ProposedCall(
-        call_id=call_id, tool=str(block.get("name")), arguments=arguments, refused=why
-    )
+    return ProposedCall(call_id=call.call_id, tool=call.tool, arguments=arguments, refused=why)
 
 
 def _refusal(details: Any) -> str:

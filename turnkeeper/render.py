@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from turnkeeper import replies
 from turnkeeper.contract import LOAD_AGENT, RunResult, UnknownCall, Usage
 from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
@@ -200,27 +201,6 @@ def _code(text: str, limit: int) -> str:
 # --- the transcript ---------------------------------------------------------------------------
 
 
-def reply_text(value: Any) -> str:
-    """What a reply says, its text blocks joined; dialect `anthropic-messages`."""
-    texts = [b.get("text") for b in reply_blocks(value) if b.get("type") == "text"]
-    return "".join(t for t in texts if isinstance(t, str))
-
-
-def reply_calls(value: Any) -> list[tuple[str, dict[str, Any]]]:
-    """The tool calls of a reply, as (tool, arguments)."""
-    return [
-        (str(b.get("name")), b["input"] if isinstance(b.get("input"), dict) else {})
-        for b in reply_blocks(value)
-        if b.get("type") == "tool_use"
-    ]
-
-
-def reply_blocks(value: Any) -> list[dict[str, Any]]:
-    """The content blocks of a reply that can be read at all."""
-    content = value.get("content") if isinstance(value, dict) else None
-    return [b for b in content if isinstance(b, dict)] if isinstance(content, list) else []
-
-
 def transcript_text(
     entries: Sequence[Entry],
     *,
@@ -254,7 +234,7 @@ def _told(entry: Entry) -> tuple[str, str]:
         failed = "error: " if value.get("error") else ""
         told = [failed + str(value.get("text")), *map(image_line, images_of(entry))]
         return str(value.get("tool")), "\n".join(told)
-    return "reply", "\n".join(_block(b) for b in reply_blocks(value)) or "(empty)"
+    return "reply", "\n".join(_block(b) for b in replies.blocks(value)) or "(empty)"
 
 
 def image_line(image: ImageRef) -> str:

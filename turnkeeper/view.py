@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
+from turnkeeper import replies
 from turnkeeper.entries import Entry, Position, chain
 from turnkeeper.media import images_of
 
@@ -65,8 +66,7 @@ class View:
 
 def call_ids(entry: Entry) -> list[str]:
     """The ids of a reply's tool calls, in order."""
-    content = entry.value.get("content", []) if entry.kind == "reply" else []
-    return [b["id"] for b in content if isinstance(b, dict) and b.get("type") == "tool_use"]
+    return [c.call_id for c in replies.calls(entry.value)] if entry.kind == "reply" else []
 
 
 def unanswered(entries: Sequence[Entry]) -> list[str]:

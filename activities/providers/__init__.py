@@ -36,6 +36,15 @@ class ModelRequest:
     """By artifact id: the bytes of the images that results in `entries` refer to."""
 
 
+@dataclass(frozen=True)
+class ImageBounds:
+    """What one request may have."""
+
+    number: int
+    bytes: int
+    """Of all its images."""
+
+
 @dataclass
 class Progress:
     """How far a generation got; written by the provider, read by the heartbeat."""
@@ -88,6 +97,8 @@ class Provider(Protocol):
     """A model provider; one instance serves the whole worker process."""
 
     dialect: str
+    images: ImageBounds
+    """What the provider takes in one request: more would be refused, after it was sent."""
 
     async def generate(self, request: ModelRequest, progress: Progress) -> ProviderReply:
         """Send one request, once.

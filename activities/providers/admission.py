@@ -32,6 +32,7 @@ from activities.providers.wire_json import read_json
 from turnkeeper.contract import Usage
 from turnkeeper.entries import Entry, admit
 from turnkeeper.errors import AdmissionError
+from turnkeeper.replies import THINKING
 from turnkeeper.spec import MAX_ARGUMENTS_BYTES, MAX_REPLY_ARGUMENTS_BYTES
 from turnkeeper.text import is_well_formed, one_line, utf8_size
 
@@ -51,7 +52,6 @@ UNDIAGNOSED: Final = frozenset({"previous_message_not_found", "unavailable"})
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
-_THINKING: Final = ("thinking", "redacted_thinking")
 # A mark of requests: five of them are refused, and the request's own would be one of them.
 _CACHE_MARK: Final = "cache_control"
 _UNICODE_NOTE: Final = "invalid Unicode replaced"
@@ -145,7 +145,7 @@ class _Mending:
         type_ = block.get("type") if isinstance(block, dict) else None
         if not isinstance(block, dict) or not isinstance(type_, str):
             return self._drop(index, "not an object with a type")
-        if type_ in _THINKING:
+        if type_ in THINKING:
             return self._thinking(index, block)
         if type_ == "text":
             return self._text(index, block)

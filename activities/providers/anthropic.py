@@ -4,6 +4,7 @@ One `generate` is one request on the wire: neither the SDK nor the HTTP library 
 a redirect, since each of those would be paid for a second time unseen.
 
     anthropic_request.py  entries -> request body
+    anthropic_body.py     request body -> bytes
     anthropic_stream.py   server-sent events -> reply
     anthropic_errors.py   everything else -> ProviderError
     admission.py          reply -> entry
@@ -14,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import json
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from activities.aside import aside
 from activities.providers import ModelRequest, Progress, ProviderError, ProviderReply
+from activities.providers.anthropic_body import encoded
 from activities.providers.anthropic_errors import MAX_BODY_BYTES, AnthropicErrors
-from activities.providers.anthropic_request import DIALECT, build_request, request_betas
+from activities.providers.anthropic_request import DIALECT, IMAGES, build_request, request_betas
 from activities.providers.anthropic_stream import EventReader, ReplyAssembly
 from activities.providers.wire_json import read_json
 from activities.redact import Redactor
@@ -60,6 +62,7 @@ class AnthropicProvider:
     """
 
     dialect = DIALECT
+    images = IMAGES
 
     def __init__(
         self,
@@ -87,7 +90,10 @@ class AnthropicProvider:
         Raises:
             ProviderError: for everything the wire or the provider can do.
         """
-        content = _encoded(build_request(request))
+        content = await aside(
+            sum(map(len, request.images.values())),
+            lambda: encoded(build_request(request), images=bool(request.images)),
+        )
         headers = {
             # A compressed stream is held back by proxies, and 8 MB of it may be gigabytes.
             "Accept-Encoding": "identity",
@@ -217,16 +223,6 @@ def _is_stream(response: httpx2.Response, request: ModelRequest) -> bool:
     kind = response.headers.get("content-type", "").lower()
     whole = "json" in kind or "html" in kind
     return "event-stream" in kind or (request.stream and not whole)
-
-
-def _encoded(body: dict[str, Any]) -> bytes:
-    try:
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        # Entries were admitted; only options can be of this kind.
-        raise ProviderError(
-            "stop", "invalid_options", f"the request is not JSON ({type(error).__name__})"
-        ) from None
 
 
 def _response_class() -> type[httpx2.Response]:

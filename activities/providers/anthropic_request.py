@@ -11,13 +11,16 @@ from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from activities.providers import ModelRequest, ProviderError
+from activities.providers import ImageBounds, ModelRequest, ProviderError
+from activities.providers.anthropic_body import Base64
 from activities.providers.anthropic_cache import place_marks
 from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
 from turnkeeper.spec import ModelSpec, ToolSpec
 
 DIALECT: Final = "anthropic-messages"
+IMAGES: Final = ImageBounds(number=100, bytes=22_000_000)
+"""A request takes 32 MB, and as base64 they are a third more."""
 BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
 """The beta in which a request may say what happens to thinking of another conversation."""
 OWN_FIELDS: Final = frozenset({"max_tokens", "messages", "model", "stream", "system", "tools"})
@@ -152,6 +155,6 @@ def _image(ref: ImageRef, images: Mapping[str, bytes]) -> dict[str, Any]:
     if data is None:
         # Left out, it would change what the model was shown, and the cached prefix with it.
         raise ProviderError("stop", "image_not_loaded", f"image {ref.artifact} is not at hand")
-    encoded = b2a_base64(data, newline=False).decode()
+    encoded = Base64(b2a_base64(data, newline=False), "ascii")
     source = {"type": "base64", "media_type": ref.media_type, "data": encoded}
     return {"type": "image", "source": source}

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -25,6 +26,7 @@ from activities.providers import Kind, ModelRequest, Progress, ProviderError, Pr
 from activities.providers import anthropic as module
 from activities.providers.admission import admit_reply
 from activities.providers.anthropic import AnthropicProvider
+from activities.providers.anthropic_body import encoded
 from activities.providers.anthropic_errors import (
     MAX_BODY_BYTES,
     MAX_MESSAGE,
@@ -322,6 +324,52 @@ def test_images_stand_in_their_result_after_the_text() -> None:
     ]
     with pytest.raises(ProviderError, match="image a1 is not at hand"):
         build_request(asked(*entries))
+
+
+def shows(size: int) -> tuple[list[Entry], dict[str, bytes]]:
+    """A result with an image, and the image."""
+    ref = {"artifact": "a1", "media_type": "image/png", "width": 1, "height": 1, "bytes": size}
+    shown = result("c1", "search", "Seen.", images=[ref])
+    return [message("Hi"), said(use("c1")), shown], {"a1": b"\x89PNG" * (size // 4)}
+
+
+_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('ab"\n'), inner),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text('ab"\n'), _values, max_size=3))
+def test_a_body_with_images_is_written_as_any_other(arguments: dict[str, Any]) -> None:
+    """In parts: an earlier part of the conversation is the same bytes with and without images."""
+    entries, images = shows(100)
+    call = {"type": "tool_use", "id": "c1", "name": "search", "input": arguments}
+    body = build_request(asked(entries[0], said(call), entries[2], images=images))
+    whole = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    assert encoded(body, images=True) == encoded(body, images=False) == whole
+
+
+async def test_a_body_with_large_images_is_built_while_the_loop_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other calls have heartbeats to send meanwhile."""
+    loop, moved = asyncio.get_running_loop(), threading.Event()
+
+    def built(request: ModelRequest) -> dict[str, Any]:
+        loop.call_soon_threadsafe(moved.set)
+        assert moved.wait(2), "the loop stands still"
+        return build_request(request)
+
+    monkeypatch.setattr(module, "build_request", built)
+    entries, images = shows(1_000_000)
+    done = response(200, {"content": [{"type": "text", "text": "Done."}]})
+    found = await answered(done, asked(*entries, images=images))
+    assert found.message["content"][0]["text"] == "Done."
 
 
 # --- Replies ---------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from activities import load_agent
+from activities.redact import Redactor
 from activities.registry import Registry
 from turnkeeper import Agent
 from turnkeeper.artifacts import FolderStore
@@ -50,7 +51,8 @@ def made(server: Server, tmp_path: Path) -> load_agent.LoadAgent:
     """The activity with the agent `tester`."""
     client: Any = server
     agent = Agent(name="tester", model="m", instructions="i")
-    return load_agent.LoadAgent(Registry([agent]), client, FolderStore(tmp_path), {})
+    redactor = Redactor(["hunter2-hunter2"])
+    return load_agent.LoadAgent(Registry([agent]), client, FolderStore(tmp_path), {}, redactor)
 
 
 async def loaded(made: load_agent.LoadAgent, attempt: int = 1, **asked: Any) -> LoadAgentOutput:
@@ -121,3 +123,19 @@ async def test_a_store_that_is_down_is_waited_for(
         assert told.value.next_retry_delay is not None
         waits += told.value.next_retry_delay.total_seconds()
     assert 35 < waits < 120
+
+
+async def test_what_a_store_says_is_redacted(
+    made: load_agent.LoadAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket's error may name its URL; it goes into history."""
+
+    async def refused(*_: Any) -> str:
+        raise OSError("PUT https://bucket.test/a?signature=hunter2-hunter2: 403")
+
+    monkeypatch.setattr(load_agent, "MAX_INLINE_SPEC_BYTES", 10)
+    monkeypatch.setattr(FolderStore, "put", refused)
+    with pytest.raises(ApplicationError, match="cannot be stored: PUT https") as told:
+        await loaded(made)
+    assert "hunter2" not in str(told.value)
+    assert told.value.__cause__ is None

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from activities import pictures
 from activities.pictures import Pictures
-from activities.providers import ProviderError
+from activities.providers import ImageBounds, ProviderError
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.entries import Entry, message, result
 from turnkeeper.errors import StateLost
+
+MANY = ImageBounds(number=9, bytes=1_000)
 
 
 class CountingStore(FolderStore):
@@ -46,7 +47,7 @@ async def test_an_image_is_read_once(tmp_path: Path) -> None:
     entry = await seen(store, b"a" * 100, b"b" * 100)
     kept = Pictures(store)
     for _ in range(3):
-        found = await kept.of("w", [message("Hi"), entry, entry])
+        found = await kept.of("w", [message("Hi"), entry, entry], MANY)
         assert sorted(found.values()) == [b"a" * 100, b"b" * 100]
     assert store.reads == 2
 
@@ -56,22 +57,19 @@ async def test_what_is_kept_is_bounded_by_bytes(tmp_path: Path) -> None:
     store = CountingStore(tmp_path)
     entries = [await seen(store, bytes([n]) * 100) for n in range(3)]
     kept = Pictures(store, max_bytes=250)
-    assert len(await kept.of("w", entries)) == 3
-    await kept.of("w", entries[1:])
+    assert len(await kept.of("w", entries, MANY)) == 3
+    await kept.of("w", entries[1:], MANY)
     assert store.reads == 3
-    await kept.of("w", entries[:1])
+    await kept.of("w", entries[:1], MANY)
     assert store.reads == 4
 
 
-async def test_too_many_bytes_are_not_even_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_many_bytes_are_not_even_read(tmp_path: Path) -> None:
     """A request that would be refused for its size is none; the store is left alone."""
     store = CountingStore(tmp_path)
-    monkeypatch.setattr(pictures, "MAX_BYTES", 150)
     entries = [await seen(store, b"a" * 100), await seen(store, b"b" * 100)]
     with pytest.raises(ProviderError, match="2 images of 200 bytes") as refused:
-        await Pictures(store).of("w", entries)
+        await Pictures(store).of("w", entries, ImageBounds(number=9, bytes=150))
     assert refused.value.kind == "overflow"
     assert store.reads == 0
 
@@ -82,4 +80,4 @@ async def test_a_lost_image_is_named(tmp_path: Path) -> None:
     kept = (await seen(store, b"a" * 100)).value["images"][0]
     entry = result("c", "t", "told", images=[kept, {**kept, "artifact": "ab" * 32}])
     with pytest.raises(StateLost, match="artifact abababababab is not in"):
-        await Pictures(store).of("w", [entry])
+        await Pictures(store).of("w", [entry], MANY)
