@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping
 
 import structlog
@@ -11,6 +12,9 @@ import structlog
 from activities.providers import Provider
 from turnkeeper.context import TOKENS_PER_BYTE, scarce_from
 from turnkeeper.spec import DEFAULT_WINDOW, MIN_WINDOW, AgentSpec, ContextPolicy, ModelSpec
+
+_AGAIN_SECONDS = 600.0
+"""Until a provider that did not tell is asked again."""
 
 log = structlog.get_logger("turnkeeper.windows")
 
@@ -21,6 +25,8 @@ class Windows:
     def __init__(self, providers: Mapping[str, Provider]) -> None:
         self._providers = providers
         self._known: dict[tuple[str, str], int] = {}
+        self._not_told: dict[tuple[str, str], float] = {}
+        """When a provider did not tell, by a clock that is never set."""
 
     async def pinned(self, spec: AgentSpec) -> AgentSpec:
         """The spec with the windows of its models.
@@ -72,13 +78,19 @@ class Windows:
     async def _of(self, model: ModelSpec) -> int | None:
         key = (model.provider, model.name)
         provider = self._providers.get(model.provider)
-        if key not in self._known and provider is not None:
+        if key not in self._known and provider is not None and not self._asked_lately(key):
             window = await provider.window(model.name)
             if window is None:
-                # Asked again for the next run.
-                return None
-            self._known[key] = window
+                self._not_told[key] = time.monotonic()
+            else:
+                self._known[key] = window
         return self._known.get(key)
+
+    def _asked_lately(self, key: tuple[str, str]) -> bool:
+        """Whether it was in vain: many gateways have no such endpoint, and no run is to wait for
+        their timeout again."""
+        asked = self._not_told.get(key)
+        return asked is not None and time.monotonic() - asked < _AGAIN_SECONDS
 
 
 def head_tokens(spec: AgentSpec) -> int:
