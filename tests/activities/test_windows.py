@@ -27,7 +27,7 @@ class Told:
 
 async def pinned(known: Windows) -> int | None:
     """What a run's spec gets."""
-    spec = Agent(name="tester", model="m", instructions="i").spec
+    spec = Agent(name="tester", model="m", instructions="i").spec()
     return (await known.pinned(spec)).model.window
 
 
