@@ -11,7 +11,8 @@ from activities.media import IMAGE_TYPES, MOST_SECONDS, PDF_TYPE, Undecodable, p
 from activities.redact import Redactor
 from activities.results import Parts
 from turnkeeper.artifacts import ArtifactStore
-from turnkeeper.media import MAX_RESULT_IMAGES, ImageRef, Media
+from turnkeeper.media import ImageRef, Media
+from turnkeeper.spec import MAX_RESULT_IMAGES
 from turnkeeper.text import one_line
 
 MAX_KEPT = 32

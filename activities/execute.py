@@ -33,7 +33,7 @@ from activities.registry import Registry
 from activities.results import Parts, Unreadable, content_of, extract, heft, sendable
 from activities.runners import Runners, in_process
 from turnkeeper.artifacts import ArtifactStore
-from turnkeeper.contract import ExecuteInput, ExecuteOutput
+from turnkeeper.contract import NOT_HERE, NOTHING_HAPPENED, ExecuteInput, ExecuteOutput
 from turnkeeper.entries import result
 from turnkeeper.errors import RetryTool, StopRun, ToolFailed
 from turnkeeper.media import ImageRef
@@ -56,8 +56,6 @@ _BUGS = (
 MAX_DELAY_SECONDS = 3_600
 """The longest wait that a tool's RetryTool gets."""
 _STORING_SECONDS = 2.0
-NOTHING_HAPPENED = "RetryTool"
-"""The type of a failure that is sure to have changed nothing; the loop knows it, too."""
 
 log = structlog.get_logger("turnkeeper.execute")
 
@@ -290,7 +288,7 @@ class Execute:
         raise ApplicationError(
             f"Tool {asked.tool} of agent {asked.agent} is not on this worker.",
             # Once it has begun somewhere, it cannot be told that it was not run.
-            type="tool_failed" if attempts.begun else "ToolNotHere",
+            type="tool_failed" if attempts.begun else NOT_HERE,
             next_retry_delay=timedelta(seconds=min(0.2 * 1.5 ** (attempt - 1), 30)),
         )
 

@@ -22,8 +22,7 @@ from pydantic_core import ErrorDetails
 
 from turnkeeper.entries import Entry, Position, check_json
 from turnkeeper.errors import AdmissionError
-from turnkeeper.media import MAX_RESULT_IMAGES
-from turnkeeper.spec import UNBUILT_LIMITS, AgentSpec, Effect, Limits, Strict
+from turnkeeper.spec import MAX_RESULT_IMAGES, UNBUILT_LIMITS, AgentSpec, Effect, Limits, Strict
 from turnkeeper.text import one_line
 
 WORKFLOW = "AgentRun"

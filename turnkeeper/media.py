@@ -9,12 +9,6 @@ from pydantic import BaseModel, ConfigDict
 from turnkeeper.entries import Entry
 
 _PIXELS_PER_TOKEN = 750
-MAX_RESULT_IMAGES = 4
-"""Of one result, that the model sees; of the others it reads."""
-MAX_REPLY_IMAGES = 16
-"""Of all results of a reply: about half of the bytes that a request may have."""
-MAX_IMAGE_TOKENS = 4_400
-"""Of one image: at most 1568 x 1568 pixels, and a third more, as other estimates."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,6 +35,12 @@ MAX_REPLY_RESULTS_BYTES = 512_000
 MAX_INLINE_RESULT_BYTES = 24_000
 """A result text over this, as JSON, goes to the artifact store; the model sees head, tail, size
 and id."""
+MAX_RESULT_IMAGES = 4
+"""Of one result, that the model sees; of the others it reads."""
+MAX_REPLY_IMAGES = 16
+"""Of all results of a reply: about half of the bytes that a request may have."""
+MAX_IMAGE_TOKENS = 4_400
+"""Of one image: at most 1568 x 1568 pixels, and a third more, as other estimates."""
 
 MIN_WINDOW = 4_000
 DEFAULT_WINDOW = 200_000

@@ -23,12 +23,14 @@ from turnkeeper.contract import (
     Usage,
 )
 from turnkeeper.entries import Entry, Position, arguments_digest, digest_of, message, result
-from turnkeeper.media import MAX_IMAGE_TOKENS, MAX_REPLY_IMAGES, MAX_RESULT_IMAGES
 from turnkeeper.parse import CUT_CALL, Parsed, ProposedCall
 from turnkeeper.spec import (
     DEFAULT_WINDOW,
+    MAX_IMAGE_TOKENS,
     MAX_INLINE_RESULT_BYTES,
+    MAX_REPLY_IMAGES,
     MAX_REPLY_RESULTS_BYTES,
+    MAX_RESULT_IMAGES,
     AgentSpec,
     ContextPolicy,
     Limits,

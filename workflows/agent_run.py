@@ -457,7 +457,7 @@ class AgentRun(MakesRoom, Messages):
             )
         except ActivityError as error:
             if not failures.is_cancelled(error):
-                self._not_sealed(failures.end_of(error, "store_unavailable"))
+                self._not_sealed(failures.end_of(error, contract.STORE_UNAVAILABLE))
             return
         state.sealed = sealed.sealed
 
