@@ -231,10 +231,20 @@ async def test_the_opening_holds_the_task_and_the_summary(rig: RigFactory) -> No
         await held(r)
 
 
-async def test_a_summary_outlives_an_epoch_that_gets_none(rig: RigFactory) -> None:
-    """The first summary stays in every later opening, which says that it covers the beginning."""
+@pytest.mark.parametrize("covers", ["what is not shown", "the first of them"])
+async def test_a_summary_outlives_an_epoch_that_gets_none(rig: RigFactory, covers: str) -> None:
+    """The last one that was written stays in every later opening, which says that it covers the
+    beginning alone; also if it covered too little for the first one."""
+    written = 0
     openings: list[str] = []
-    inner = reading(80, summary=lambda _: text("None." if openings[1:] else SUMMARY))
+
+    def summary(number: int) -> Reply:
+        nonlocal written
+        in_vain = openings[1:] if covers == "what is not shown" else number > 1
+        written += not in_vain
+        return text("None." if in_vain else f"{SUMMARY} ({written})")
+
+    inner = reading(80, summary=summary)
 
     def script(x: Exchange) -> Reply:
         if not asked_for_summary(x) and x.prompt not in openings:
@@ -244,11 +254,10 @@ async def test_a_summary_outlives_an_epoch_that_gets_none(rig: RigFactory) -> No
     async with rig(script, tools=[page], limits=PATIENT, provider={"window": WINDOW}) as r:
         result = await r.run("Read the report.")
         assert result.epochs == len(openings) > 3
-        assert f"Summary of what is not shown:\n{SUMMARY}" in openings[1]
+        assert f"Summary of {covers}" in openings[1]
         for opening in openings[2:]:
-            assert (
-                f"Summary of the first of them; there is none of the others:\n{SUMMARY}" in opening
-            )
+            assert "Summary of the first of them; there is none of the others" in opening
+        assert all(f"{SUMMARY} ({written})" in opening for opening in openings[1:])
         await everything(r, 80)
         await held(r)
 

@@ -13,7 +13,7 @@ import pytest
 
 from activities.providers import ModelRequest, ProviderError, ProviderReply
 from activities.providers.admission import admit_reply
-from activities.providers.anthropic import AnthropicProvider
+from activities.providers.anthropic_request import build_request
 from activities.providers.anthropic_stream import EventReader, ReplyAssembly
 from tests.conversations import TOOLS, conversation, features
 from tests.rig import RigFactory
@@ -97,7 +97,7 @@ class Offline:
         assert state.spec is not None
         self.view = self.view.up_to(state.base)
         self.view.extend(state.pending)
-        body = AnthropicProvider(api_key="any").build_request(
+        body = build_request(
             ModelRequest(
                 spec=state.spec,
                 entries=self.view.entries,

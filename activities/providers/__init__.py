@@ -96,7 +96,6 @@ class ProviderError(Exception):
 class Provider(Protocol):
     """A model provider; one instance serves the whole worker process."""
 
-    dialect: str
     images: ImageBounds
     """What the provider takes in one request: more would be refused, after it was sent."""
 

@@ -27,7 +27,7 @@ from activities.aside import aside
 from activities.providers import ModelRequest, Progress, ProviderError, ProviderReply
 from activities.providers.anthropic_body import encoded
 from activities.providers.anthropic_errors import MAX_BODY_BYTES, AnthropicErrors
-from activities.providers.anthropic_request import DIALECT, IMAGES, build_request, request_betas
+from activities.providers.anthropic_request import IMAGES, build_request, request_betas
 from activities.providers.anthropic_stream import EventReader, ReplyAssembly
 from activities.providers.wire_json import read_json
 from activities.redact import Redactor
@@ -61,7 +61,6 @@ class AnthropicProvider:
     transport: stands in for the network in tests (`httpx2.MockTransport`).
     """
 
-    dialect = DIALECT
     images = IMAGES
 
     def __init__(
@@ -79,10 +78,6 @@ class AnthropicProvider:
         self._transport = transport
         self._errors = AnthropicErrors(Redactor([self._api_key]), redactor or Redactor())
         self._client: AsyncAnthropic | None = None
-
-    def build_request(self, request: ModelRequest) -> dict[str, Any]:
-        """The JSON body that `generate` sends; raises ProviderError for options it cannot send."""
-        return build_request(request)
 
     async def generate(self, request: ModelRequest, progress: Progress) -> ProviderReply:
         """Send one request, once; `progress` is kept up to date while the reply arrives.
