@@ -108,8 +108,8 @@ def running_postgres() -> Iterator[Postgres]:
         finally:
             assert watchdog.stdin is not None
             watchdog.stdin.close()
-            process.wait(20)
-            watchdog.wait(20)
+            process.wait(60)
+            watchdog.wait(60)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
