@@ -256,15 +256,22 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
 def _positive(text: str) -> int:
-    number = int(text)
+    number = _whole(text)
     if number < 1:
         raise argparse.ArgumentTypeError("at least 1")
     return number
 
 
 def _grace(text: str) -> int:
-    number = int(text)
+    number = _whole(text)
     if number < 60:
         raise argparse.ArgumentTypeError("at least 60: what was just stored may be of a new run")
     return number
