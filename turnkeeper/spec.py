@@ -6,9 +6,20 @@ recorded in history, so that prompts and tools may be redeployed under running r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from turnkeeper.errors import DefinitionError
 
 Effect = Literal["read", "idempotent", "reconcilable", "once"]
 """What a tool's author states about repeating it; see `turnkeeper.tools.tool`."""
@@ -52,9 +63,36 @@ class Strict(BaseModel):
 
     Read as JSON, it comes from a history or a store, perhaps of another release: then fields that
     this release does not know are left out, or a run could never go on after a rollback.
+
+    Raises:
+        DefinitionError: made with fields that are wrong; names each of them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, /, *values: object, **fields: Any) -> None:
+        name = type(self).__name__
+        if values:
+            raise DefinitionError(f"{name}: {values[0]!r} has no name; write {name}(field=...)")
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            # Not above: the contract is made of these models.
+            from turnkeeper.contract import problem_text
+
+            told = problem_text(error, name) + self._meant(fields)
+            raise DefinitionError(told) from None
+
+    # Validation makes instances without calling it, as with pydantic's own.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def _meant(cls, fields: Iterable[str]) -> str:
+        known = list(cls.model_fields)
+        unknown = [f for f in fields if f not in known]
+        close = [found for f in unknown for found in get_close_matches(f, known, 1)]
+        told = f". Did you mean {' and '.join(close)}?" if close else ""
+        return told + (f" The fields are {', '.join(known)}" if unknown else "")
 
     @model_validator(mode="before")
     @classmethod
