@@ -141,6 +141,9 @@ def _add_show(commands: Any) -> None:
     parser = _add(commands, "show", "show:show", "Show a run's transcript, open or closed.")
     parser.add_argument("id", metavar="ID", help="the run's id")
     parser.add_argument("--follow", action="store_true", help="its steps until it ends")
+    parser.add_argument(
+        "--full", action="store_true", help="long results whole, as in a pipe and with --json"
+    )
     _add_json(parser)
 
 

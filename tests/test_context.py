@@ -85,6 +85,9 @@ async def test_a_long_conversation_goes_on_from_summaries(rig: RigFactory) -> No
         assert 3 <= result.epochs <= 12
         entries = await everything(r, 100)
         assert result.transcript == Position().after(entries)
+        begun = (await r.transcript()).epochs
+        assert sorted(begun) == list(range(2, result.epochs + 1))
+        assert sorted(begun.values()) == [begun[n] for n in sorted(begun)]
         await held(r)
 
 

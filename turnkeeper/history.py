@@ -84,6 +84,9 @@ class Transcript:
     """Of a continued run: what it started with."""
     start: Any = None
     """The start request of a run that was not continued, as it came."""
+    epochs: dict[int, int] = field(default_factory=dict)
+    """By number, from 2: entries that were said before it began. Those of earlier executions are
+    not known, but for the last one."""
 
 
 class HistoryReader:
@@ -172,8 +175,11 @@ class HistoryReader:
             await graph.take(event)
         last = graph.newest or (found.state.base if found.state else Position())
         back = _Walk(last)
+        epochs = [found.state.context.epoch if found.state else None]
         while (edge := graph.into(back.at) or graph.before(back.at)) is not None:
+            epochs.append(graph.opened(back.at))
             back.step(edge)
+        found.epochs = {e.number + 1: e.said.entries for e in epochs if e is not None}
         if found.state is not None and back.at == found.state.base:
             found.entries = (await self._sealed(found.state.sealed, None)).entries
         elif back.at != Position():
