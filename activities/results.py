@@ -138,7 +138,7 @@ def _mended(value: Any) -> Any:
 
 def _refuse_size(size: int, what: str) -> None:
     if size > MAX_ARTIFACT_BYTES:
-        raise Unreadable(f"{size} {what}, more than the {MAX_ARTIFACT_BYTES} that are kept,")
+        raise Unreadable(f"{size:,} {what}, more than the {MAX_ARTIFACT_BYTES:,} that are kept")
 
 
 def _refuse_endless(value: Any) -> None:
