@@ -181,7 +181,8 @@ def extract(text: str, limit: int, artifact: str | None) -> str:
     """Head and tail of a text that is too large, and how to read the rest."""
     size = len(text.encode())
     more = (
-        f"The whole text is artifact {artifact}: read_artifact(artifact, offset, length)."
+        f"The whole text is artifact {artifact}: read_artifact(artifact, offset or line), "
+        "search_artifact(artifact, query)."
         if artifact
         else "The rest could not be stored and is lost."
     )

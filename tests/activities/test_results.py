@@ -102,3 +102,9 @@ def test_media_are_refused_before_they_are_copied(monkeypatch: pytest.MonkeyPatc
     half = Media(b"\xff" * (LIMIT // 2 + 1))
     with pytest.raises(results.Unreadable, match="1,002 bytes, more than the 1,000 that are kept"):
         results.content_of([half, half])
+
+
+def test_an_extract_says_how_to_read_and_search_the_rest() -> None:
+    """By lines, too, and not by reading all of it."""
+    head = results.extract("x" * 5_000, 1_000, "ab12").partition("\n")[0]
+    assert "artifact ab12: read_artifact(artifact, offset or line), search_artifact(" in head
