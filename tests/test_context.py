@@ -30,7 +30,7 @@ def page(number: int, size: int = 2_000) -> str:
 
 def asked_for_summary(x: Exchange) -> bool:
     """Whether the request is the runtime's own."""
-    return x.last_text.startswith("The conversation so far is about to be left out")
+    return x.wants_summary
 
 
 def reading(

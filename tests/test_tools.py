@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
+from tests import option_tables
+from tests.pages import code
 from turnkeeper import Agent, ContextPolicy, Limits, ModelSpec, ToolContext, tool
 from turnkeeper.errors import DefinitionError
 
@@ -205,7 +207,7 @@ def test_wrong_options_of_a_policy_are_named_with_what_was_meant() -> None:
     with pytest.raises(DefinitionError, match=told):
         ContextPolicy(soft=1.5, keep_turn=3)  # type: ignore[call-arg]
     with pytest.raises(DefinitionError, match=r"'recent' has no name; write ContextPolicy\(field="):
-        ContextPolicy("recent")  # type: ignore[misc]
+        ContextPolicy("recent")  # type: ignore[call-arg]
     with pytest.raises(DefinitionError, match=r"^Limits: max_turns is not a limit; known: turns"):
         Limits(max_turns=1)  # type: ignore[call-arg]
     assert ContextPolicy.model_validate_json('{"keep_turn": 3, "soft": 0.5}').soft == 0.5
@@ -232,3 +234,19 @@ def test_a_window_that_cannot_hold_a_conversation_is_refused(
     with pytest.raises(DefinitionError, match=f"^agent 'a': .*{told}"):
         Agent(name="a", model=spec, instructions="i", context=ContextPolicy(**context))
     assert ModelSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+def test_the_page_of_options_is_what_the_models_say() -> None:
+    """Every option with its default, bounds and docstring; `python -m tests.option_tables`."""
+    assert option_tables.PAGE.read_text() == option_tables.show()
+
+
+async def test_the_example_that_reads_an_artifact_does() -> None:
+    """As it stands on the page that people copy it from."""
+
+    async def table(_artifact: str) -> bytes:
+        return b"id\n1\n2\n"
+
+    found: dict[str, Any] = {}
+    exec(code("README.md", "python", "count_rows"), found)  # noqa: S102 - our own page
+    assert await found["count_rows"]("a1", ToolContext(_artifact=table)) == 2

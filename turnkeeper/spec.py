@@ -116,6 +116,7 @@ class Limits(Strict):
     recent_errors: Annotated[int, Field(ge=1, le=100)] | None = None
     """Tool errors among the last `recent_calls` that end the run with `error_limit`."""
     recent_calls: Annotated[int, Field(ge=1, le=100)] = 20
+    """How far back `recent_errors` looks."""
     repetition: Annotated[int, Field(ge=2, le=100)] = 5
     """Turns in a row with the same calls and the same results that end it with `repetition`."""
     tokens: Annotated[int, Field(ge=1)] | None = None
@@ -167,14 +168,16 @@ class ModelSpec(Strict):
     """Which model answers, and how it is asked."""
 
     provider: str = "anthropic"
+    """Who serves it."""
     name: str
+    """The provider's id of it, such as `claude-sonnet-5-5`."""
     max_output_tokens: Annotated[int, Field(ge=1)] = 8_192
     """What a reply may be long; a reply cut there is asked for again with more, up to `ceiling`."""
     ceiling: Annotated[int, Field(ge=1)] = 64_000
     """The longest reply the model itself allows, in tokens."""
     window: Annotated[int, Field(ge=MIN_WINDOW)] | None = None
     """Tokens that a request and its reply may have together. None: as the provider says of the
-    model when the run begins, or `DEFAULT_WINDOW` if it does not say."""
+    model when the run begins, or `DEFAULT_WINDOW`, 200,000, if it does not say."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed to the provider as they are, e.g. `{"thinking": {"type": "adaptive"}}`."""
     cache_ttl: Literal["5m", "1h"] = "5m"
@@ -210,7 +213,9 @@ class HistoryPolicy(Strict):
     """When a run continues as new; Temporal's own suggestion always counts."""
 
     events: Annotated[int, Field(ge=50, le=8_000)] = 4_000
+    """Events in the history of one execution."""
     bytes: Annotated[int, Field(ge=20_000, le=8_000_000)] = 3_500_000
+    """Size of that history; a run at hand takes about as much memory."""
 
 
 class AgentSpec(Strict):
