@@ -144,6 +144,9 @@ def _add_show(commands: Any) -> None:
     parser = _add(commands, "show", "show:show", "Show a run's transcript, open or closed.")
     parser.add_argument("id", metavar="ID", help="the run's id")
     parser.add_argument("--follow", action="store_true", help="its steps until it ends")
+    parser.add_argument(
+        "--full", action="store_true", help="long results whole, as in a pipe and with --json"
+    )
     _add_json(parser)
 
 
@@ -284,15 +287,22 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
 def _positive(text: str) -> int:
-    number = int(text)
+    number = _whole(text)
     if number < 1:
         raise argparse.ArgumentTypeError("at least 1")
     return number
 
 
 def _grace(text: str) -> int:
-    number = int(text)
+    number = _whole(text)
     if number < 60:
         raise argparse.ArgumentTypeError("at least 60: what was just stored may be of a new run")
     return number

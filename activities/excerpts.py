@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from activities.media import PDF_TYPE, sniff
+from turnkeeper.errors import ToolFailed
 from turnkeeper.tools import ToolContext
 
 CHUNK_BYTES = 1_000_000
 """What is in memory at once of an artifact that is gone through."""
 _LONGEST_CHARACTER = 4
+_HEAD_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,22 @@ def _boundary(window: bytes, at: int) -> int:
 
 def _begins(window: bytes, at: int) -> bool:
     return at >= len(window) or window[at] & 0xC0 != 0x80
+
+
+async def is_pdf(ctx: ToolContext, artifact: str) -> bool:
+    """Whether an artifact is a PDF, whose pages have text; else it is text itself.
+
+    Raises:
+        ToolFailed: it is neither.
+    """
+    part = await ctx.artifact_part(artifact, 0, _HEAD_BYTES)
+    whole = part.size <= len(part.data)
+    # A character that is cut would make text look binary.
+    head = part.data if whole else part.data[: _boundary(part.data, len(part.data) - 1)]
+    found = sniff(head)
+    if found != PDF_TYPE and not found.startswith("text/"):
+        raise ToolFailed(f"It is binary ({found}): give its id to a tool that takes one.")
+    return found == PDF_TYPE
 
 
 async def bytes_of(

@@ -225,7 +225,10 @@ class Execute:
         return self._output(asked, "ok", shown, began, artifact=artifact, images=images)
 
     def _unreadable(self, asked: ExecuteInput, error: Unreadable, began: float) -> ExecuteOutput:
-        told = f"The tool ran to its end, but returned {error}, which cannot be shown."
+        told = (
+            f"The tool ran to its end, but returned {error}. That cannot be shown: ask for less of "
+            "it, or for another form."
+        )
         return self._output(asked, "error", told, began)
 
     def _output(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import sys
 from collections.abc import MutableMapping
@@ -132,4 +134,10 @@ class _Clean:
     def _value(self, value: Any) -> Any:
         if isinstance(value, (bool, int, float)):
             return value
+        if isinstance(value, dict):
+            # Cleaned as one text, since a name may say that its value is secret.
+            told = self._text(json.dumps(value, ensure_ascii=False, default=str))
+            with contextlib.suppress(ValueError):
+                return json.loads(told)
+            return told
         return self._text(str(value))

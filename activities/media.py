@@ -11,6 +11,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -145,11 +146,39 @@ async def picture(data: bytes, seconds: float = MOST_SECONDS) -> Picture:
     )
 
 
-async def pdf_pages(data: bytes, first: int, last: int) -> str:
+@dataclasses.dataclass(frozen=True)
+class Pages:
+    """The texts of pages of a PDF that follow each other."""
+
+    first: int
+    """Number of the first of them, from 1."""
+    texts: Sequence[str]
+    """Never none; one is empty if the page has no text, as a scan."""
+    count: int
+    """Of all pages of the PDF."""
+    cut: bool
+    """The last one has more text than is read at once."""
+
+    @property
+    def last(self) -> int:
+        """Number of the last of them."""
+        return self.first + len(self.texts) - 1
+
+    def told(self) -> str:
+        """For the model; the first line says which pages these are, and of how many."""
+        pages = [
+            f"[page {number}]\n{text or '(no text: perhaps a scan)'}"
+            for number, text in enumerate(self.texts, start=self.first)
+        ]
+        cut = f"\n[the rest of page {self.last} is not shown]" if self.cut else ""
+        head = f"[pages {self.first} to {self.last} of {self.count}]\n"
+        return head + "\n\n".join(pages) + cut
+
+
+async def pdf_pages(data: bytes, first: int, last: int) -> Pages:
     """The text of the pages `first` to `last` of a PDF, both included and counted from 1.
 
-    At most 50 pages and 200,000 characters are read at once; the first line says which pages these
-    are, and of how many.
+    At most 50 pages and 200,000 characters are read at once, for about 10 s.
 
     Raises:
         ToolFailed: it is damaged, encrypted, has no such page, is not done in time, or the extra is
@@ -158,10 +187,10 @@ async def pdf_pages(data: bytes, first: int, last: int) -> str:
     if not 1 <= first <= last:
         raise ToolFailed(f"Pages {first} to {last} are no range: count from 1, first to last.")
     try:
-        told, text = await _decoded("pdf", data, MOST_SECONDS, first=first, last=last)
+        told, texts = await _decoded("pdf", data, MOST_SECONDS, first=first, last=last)
     except Undecodable as error:
         raise ToolFailed(f"The PDF cannot be read: {error}.") from None
-    return f"[pages {first} to {told['last']} of {told['pages']}]\n{text.decode()}"
+    return Pages(first, json.loads(texts), told["pages"], told["cut"])
 
 
 async def _decoded(

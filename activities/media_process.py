@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +31,8 @@ MAX_PAGES: Final = 50
 """Pages of a PDF that are read at once."""
 MAX_TEXT: Final = 200_000
 """Characters of a PDF that are read at once."""
+PAGES_SECONDS: Final = 10.0
+"""After which no further page is begun: what was read is worth having."""
 _QUALITIES: Final = (85, 70, 50)
 _PASSED_MODES: Final = frozenset({"1", "L", "LA", "P", "RGB", "RGBA"})
 _FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP")
@@ -147,22 +150,24 @@ def _written(made: Image, kind: str, **options: Any) -> bytes:
 
 
 def pdf(data: bytes, first: int, last: int) -> tuple[dict[str, Any], bytes]:
-    """The text of pages, the first of which is 1, and how many there are."""
+    """The texts of pages, the first of which is 1, as JSON; and how many pages there are."""
+    until = time.monotonic() + PAGES_SECONDS
     reader = _opened(data)
     count = len(reader.pages)
     if first > count:
         raise Refused(f"it has {count} pages, and no page {first}")
-    shown: list[str] = []
-    room = MAX_TEXT
+    texts: list[str] = []
+    room, cut = MAX_TEXT, False
     for number in range(first, min(last, count, first + MAX_PAGES - 1) + 1):
-        text = reader.pages[number - 1].extract_text().strip()
-        if len(text) > room and shown:
+        if texts and time.monotonic() > until:
             break
-        cut = f"\n[the rest of page {number} is not shown]" if len(text) > room else ""
-        shown.append(f"[page {number}]\n{text[:room] or '(no text: perhaps a scan)'}{cut}")
+        text = reader.pages[number - 1].extract_text().strip()
+        if len(text) > room and texts:
+            break
+        cut = len(text) > room
+        texts.append(text[:room].encode("utf-8", "replace").decode())
         room = max(room - len(text), 0)
-    told = {"pages": count, "last": first + len(shown) - 1}
-    return told, "\n\n".join(shown).encode("utf-8", "replace")
+    return {"pages": count, "cut": cut}, json.dumps(texts).encode()
 
 
 def _opened(data: bytes) -> PdfReader:

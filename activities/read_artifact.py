@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from activities.excerpts import bytes_of, find, whole_lines
+from activities.excerpts import bytes_of, find, is_pdf, whole_lines
 from activities.media import pdf_pages
 from turnkeeper.errors import ToolFailed
 from turnkeeper.text import clip
@@ -34,15 +34,32 @@ async def read_artifact(
     count: Annotated[int, Field(ge=0, le=_MAX_COUNT, description="Most lines, rows, pages.")] = 0,
 ) -> str:
     """Read a part of what was too large to show, by bytes, lines, CSV rows or PDF pages."""
-    if page:
-        data = await ctx.artifact(artifact)
-        return clip(await pdf_pages(data, page, page + (count or _PAGES) - 1), _PAGE_BYTES)
+    pdf = await is_pdf(ctx, artifact)
+    if page and not pdf:
+        raise ToolFailed("It is no PDF and has no pages: read it by line, or by offset.")
+    by = "page" if pdf else "row" if row else "line" if line else "offset"
+    places = {"offset": offset, "line": line, "row": row}
+    ignored = ", ".join(name for name, given in places.items() if given and name != by)
+    told = f"[read by {by}; {ignored} was not used]\n" if ignored else ""
+    if pdf:
+        return told + await _pages(ctx, artifact, page or 1, count or _PAGES)
     count = count or _LINES
     if row:
-        return await _rows(ctx, artifact, row, count=count, length=length)
+        return told + await _rows(ctx, artifact, row, count=count, length=length)
     if line:
-        return await _lines(ctx, artifact, line, count=count, length=length)
+        return told + await _lines(ctx, artifact, line, count=count, length=length)
+    return await _bytes(ctx, artifact, offset, length)
+
+
+async def _pages(ctx: ToolContext, artifact: str, first: int, count: int) -> str:
+    pages = await pdf_pages(await ctx.artifact(artifact), first, first + count - 1)
+    return clip(pages.told(), _PAGE_BYTES)
+
+
+async def _bytes(ctx: ToolContext, artifact: str, offset: int, length: int) -> str:
     found, size = await bytes_of(ctx, artifact, offset, length)
+    if offset > size:
+        raise ToolFailed(f"There is no byte {offset}: the artifact has {size}.")
     return f"[bytes {found.start} to {found.end} of {size}]\n{found.text}"
 
 

@@ -11,12 +11,16 @@ from types import ModuleType
 
 from pydantic import ValidationError
 
+import turnkeeper
 from activities import built_in
 from activities.runners import can_run
 from turnkeeper.agent import Agent
 from turnkeeper.contract import problem_text
 from turnkeeper.errors import DefinitionError
 from turnkeeper.tools import Tool
+
+_LIBRARIES = ("<frozen", "importlib", "site-packages", str(Path(turnkeeper.__file__).parent))
+"""What stands in the paths of files where no author's fault is."""
 
 
 class Registry:
@@ -98,8 +102,8 @@ def _import(name: str) -> ModuleType:
         raise DefinitionError(f"{name!r} is not a module's name, such as examples.finance")
     try:
         return importlib.import_module(name)
-    except DefinitionError:
-        raise
+    except DefinitionError as error:
+        raise _broken(name, error, str(error)) from error
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if f"{name}.".startswith(f"{missing}."):
@@ -122,7 +126,7 @@ def _broken(name: str, error: BaseException, why: str) -> DefinitionError:
         f"{frame.filename}:{frame.lineno}: "
         # The first is ours.
         for frame in traceback.extract_tb(error.__traceback__)[1:]
-        if not any(part in frame.filename for part in ("<frozen", "importlib", "site-packages"))
+        if not any(part in frame.filename for part in _LIBRARIES)
     ]
     return DefinitionError(f"cannot import {name!r}: {places[-1] if places else ''}{why}")
 

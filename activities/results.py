@@ -151,7 +151,7 @@ def _mended(value: Any) -> Any:
 
 def _refuse_size(size: int, what: str) -> None:
     if size > MAX_ARTIFACT_BYTES:
-        raise Unreadable(f"{size} {what}, more than the {MAX_ARTIFACT_BYTES} that are kept,")
+        raise Unreadable(f"{size:,} {what}, more than the {MAX_ARTIFACT_BYTES:,} that are kept")
 
 
 def _refuse_endless(value: Any) -> None:
@@ -194,7 +194,8 @@ def extract(text: str, limit: int, artifact: str | None) -> str:
     """Head and tail of a text that is too large, and how to read the rest."""
     size = len(text.encode())
     more = (
-        f"The whole text is artifact {artifact}: read_artifact(artifact, offset, length)."
+        f"The whole text is artifact {artifact}: read_artifact(artifact, offset or line), "
+        "search_artifact(artifact, query)."
         if artifact
         else "The rest could not be stored and is lost."
     )

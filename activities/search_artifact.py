@@ -9,7 +9,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from activities.excerpts import Chunk, chunks, excerpt
+from activities.excerpts import Chunk, chunks, excerpt, is_pdf
+from activities.media import pdf_pages
 from turnkeeper.errors import ToolFailed
 from turnkeeper.text import one_line
 from turnkeeper.tools import ToolContext, tool
@@ -20,6 +21,9 @@ _PASSAGE_BYTES = 1_000
 """Longer lines are searched in passages, which overlap by as much as a word may be long."""
 _OVERLAP_BYTES = 200
 _SNIPPET = 240
+_PAGES = 500
+_PAGES_SECONDS = 25.0
+"""A reading of pages that has begun may take 20 s more, of the tool's 60."""
 
 
 class Match(NamedTuple):
@@ -32,6 +36,7 @@ class Match(NamedTuple):
     before: int
     """The byte where it is met, negative: of equals the first one is better."""
     line: int
+    """Or page."""
     snippet: str
 
 
@@ -40,12 +45,36 @@ async def search_artifact(
     artifact: Annotated[str, Field(description="The artifact's id, from a result.")],
     query: Annotated[str, Field(min_length=1, max_length=400, description="Words, literally.")],
     ctx: ToolContext,
+    *,
+    page: Annotated[int, Field(ge=1, description="First page of a PDF.")] = 1,
 ) -> str:
-    """Find words in an artifact; answers the lines and bytes where they stand, the best matches."""
+    """Find words in an artifact; answers the lines and bytes, or pages, of the best matches."""
     search = Search(query)
+    if await is_pdf(ctx, artifact):
+        return await _pages(search, await ctx.artifact(artifact), page)
     async for chunk in chunks(ctx, artifact):
         await asyncio.to_thread(search.take, chunk)
     return search.told()
+
+
+async def _pages(search: Search, data: bytes, first: int) -> str:
+    """Search the text of as many pages as time allows."""
+    loop = asyncio.get_running_loop()
+    ends, start, number, count, blank = loop.time() + _PAGES_SECONDS, 0, first, first, True
+    while number <= min(count, first + _PAGES - 1) and loop.time() < ends:
+        pages = await pdf_pages(data, number, first + _PAGES - 1)
+        for at, text in enumerate(pages.texts, start=number):
+            # One line, whatever line ends the layout has: a match's line is then its page.
+            line = " ".join(text.split()).encode() + b"\n"
+            await asyncio.to_thread(search.take, Chunk(line, start, at))
+            start, blank = start + len(line), blank and not text
+        number, count = pages.last + 1, pages.count
+    told = [f"Pages {first} to {number - 1} of {count} were searched."]
+    if number <= count:
+        told.append(f"page={number} searches on.")
+    if blank:
+        told.append("They have no text: perhaps it is a scan.")
+    return f"{search.told(pages=True)}\n{' '.join(told)}"
 
 
 class Search:
@@ -95,14 +124,18 @@ class Search:
         at = start + len(text[:middle].encode())
         return Match(whole >= 0, len(found), -at, line, snippet)
 
-    def told(self) -> str:
-        """For the model."""
+    def told(self, *, pages: bool = False) -> str:
+        """For the model; `pages`: what was searched had pages for lines."""
         if not self._matches:
             return "No match. Words are searched for as they stand: try fewer, or others."
         shown = f"the best {_SHOWN} of " if self._matches > _SHOWN else ""
-        head = f"[{shown}{self._matches} matches; read_artifact reads on from a line or byte]"
-        best = sorted(self._best, reverse=True)
-        return "\n".join([head, *(f"line {m.line}, byte {-m.before}: {m.snippet}" for m in best)])
+        found = "1 match" if self._matches == 1 else f"{shown}{self._matches} matches"
+        place = "page" if pages else "line or byte"
+        lines = [f"[{found}; read_artifact reads on from a {place}]"]
+        for match in sorted(self._best, reverse=True):
+            at = f"page {match.line}" if pages else f"line {match.line}, byte {-match.before}"
+            lines.append(f"{at}: {match.snippet}")
+        return "\n".join(lines)
 
 
 def _passages(chunk: Chunk) -> Iterator[tuple[int, int, bytes]]:

@@ -436,7 +436,7 @@ async def test_the_steps_of_a_run_are_its_four_phases(rig: RigFactory) -> None:
             (0, "END"),
         ]
         assert "wait_for seconds=0.2" in [s.text for s in live]
-        assert "-> waited 0.2" in [s.text for s in live]
+        assert "wait_for -> waited 0.2" in [s.text for s in live]
         assert live[-1].text == "completed"
 
 

@@ -31,7 +31,7 @@ def page(number: int, size: int = 2_000) -> str:
 
 def asked_for_summary(x: Exchange) -> bool:
     """Whether the request is the runtime's own."""
-    return x.last_text.startswith("The conversation so far is about to be left out")
+    return x.wants_summary
 
 
 def reading(
@@ -86,6 +86,9 @@ async def test_a_long_conversation_goes_on_from_summaries(rig: RigFactory) -> No
         assert 3 <= result.epochs <= 12
         entries = await everything(r, 100)
         assert result.transcript == Position().after(entries)
+        begun = (await r.transcript()).epochs
+        assert sorted(begun) == list(range(2, result.epochs + 1))
+        assert sorted(begun.values()) == [begun[n] for n in sorted(begun)]
         await held(r)
 
 

@@ -58,6 +58,7 @@ async def test_b42_shortening_in_vain_is_given_up_after_two_times(rig: RigFactor
         assert (result.outcome, result.epochs) == ("context_overflow", 3)
         assert "the view was shortened 2 times" in (result.reason or "")
         assert "but the window has 1000000" in (result.reason or "")
+        assert "lower max_output_tokens" in (result.reason or "")
 
 
 async def test_b44_a_report_far_too_low_does_not_fill_the_window(rig: RigFactory) -> None:

@@ -16,13 +16,12 @@ from activities.providers import ImageBounds
 from activities.providers.anthropic import AnthropicProvider
 from tests import media_samples as samples
 from tests.rig import Rig, RigFactory, until
-from tests.test_context import SUMMARY, asked_for_summary
 from tests.workers import SiteFactory
 from turnkeeper import Landed, Media, RunResult, ToolContext, tool
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.media import ImageRef, images_of
 from turnkeeper.render import image_line, transcript_text
-from turnkeeper.testing import Exchange, Reply, call, calls, text
+from turnkeeper.testing import Exchange, Reply, call, calls, summary, text
 
 GIVEN: dict[str, Any] = {}
 """What `fetch` returns next."""
@@ -341,7 +340,7 @@ async def test_more_images_than_a_request_takes_leave_the_view(
     steps = [call("fetch", {"kind": "x"})] * 4 + [text("Seen.")]
 
     def script(x: Exchange) -> Reply:
-        return text(SUMMARY) if asked_for_summary(x) else steps.pop(0)
+        return summary() if x.wants_summary else steps.pop(0)
 
     async with rig(script, tools=[fetch]) as r:
         result = await r.run()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnkeeper.contract import RunRequest, RunResult, Usage
+from turnkeeper.commands.show import _used, folding
+from turnkeeper.contract import ContextStatus, RunRequest, RunResult, RunStatus, Usage
 from turnkeeper.entries import Entry, admit, message, result
 from turnkeeper.render import (
     CARD_BYTES,
@@ -179,6 +182,34 @@ def test_the_transcript_shows_everything_said_in_order() -> None:
     assert "x" * 100_000 in transcript_text([message("x" * 100_000)])
 
 
+def test_the_transcript_says_where_an_epoch_begins() -> None:
+    """From there on the model no longer has all that stands above."""
+    shown = transcript_text(conversation(), epochs={2: 2}).splitlines()
+    assert shown[-2] == "      --          epoch 2: from here on the model sees less of the above"
+    assert shown[-1] == "   3  search      error: none"
+
+
+def test_long_results_are_folded_for_people() -> None:
+    """By lines, and one long line by its length; what was said is never cut."""
+    said, long = message("word\n" * 50), result("c", "read", "line\n" * 50)
+    shown = transcript_text([said, long], fold=20)
+    assert shown.count("word") == 50
+    assert shown.count("line") == 20
+    assert shown.endswith("[151 characters more: show --full]")
+    assert transcript_text([result("c", "read", "x" * 5_000)], fold=20).count("x") == 2_000
+    for whole in ("x\n" * 20, "x" * 2_000):
+        assert "--full" not in transcript_text([result("c", "read", whole.rstrip())], fold=20)
+
+
+def test_only_a_person_reads_folded_results(tmp_path: Path) -> None:
+    """On a terminal, unless all of it was asked for; never in a file or pipe."""
+    _, terminal = os.openpty()
+    with os.fdopen(terminal, "w") as person, (tmp_path / "shown").open("w") as file:
+        assert folding(person, full=False) == 20
+        assert folding(person, full=True) is None
+        assert folding(file, full=False) is None
+
+
 def test_long_names_keep_the_transcript_aligned() -> None:
     """All texts begin in one column, that of the longest name; a closed run waits for nothing."""
     entries = [message("Hi"), result("c", "look_up_the_weather", "sun\nshine")]
@@ -227,6 +258,17 @@ def test_a_result_is_told_in_two_lines() -> None:
         "turn_limit · 1 turn · 2 tool calls · 0 tokens (0 out) · 1.2 s",
         "reason: 1 of 1 turns",
     ]
+    assert result_lines(told.model_copy(update={"epochs": 3}))[0].endswith("1.2 s · 3 epochs")
+
+
+def test_an_open_run_says_how_full_its_window_is() -> None:
+    """As the run card does, with the epoch from the second one on."""
+    usage, context = Usage(input_tokens=100), ContextStatus(tokens=10_638, window=12_000, epoch=3)
+    asked = {"agent": "a", "model": "m", "phase": "GENERATE", "turn": 1, "waiting_for": "x"}
+    status = RunStatus.model_validate({**asked, "usage": usage, "context": context})
+    told = "100 tokens (0 out) · window 10,638 of 12,000 tokens, epoch 3"
+    assert _used(status) == told
+    assert _used(status.model_copy(update={"context": None})) == "100 tokens (0 out)"
 
 
 def test_steps_align_and_are_coloured_only_where_asked() -> None:

@@ -448,7 +448,7 @@ def test_a_cancelled_run_is_exit_4(interrupted: dict[str, Interrupted]) -> None:
 def test_who_waits_learns_that_no_worker_is_there(dev: Dev) -> None:
     """Silence is explained after some seconds, by what the server waits for."""
     asked = dev.popen("run", GREETING, "--agent", "finance", "--id", "w", "--task-queue", "empty")
-    read_until(asked, "run w")
+    read_until(asked, f"run w at {dev.address} (namespace default)")
     stopping = dev.popen("stop", "w")
     line = read_until(asked, "WAITING").splitlines()[-1]
     assert "no worker takes the next step from task queue empty" in line
@@ -497,6 +497,15 @@ def test_a_run_that_does_not_exist_is_exit_2(dev: Dev) -> None:
             f"starter.py: there is no run nowhere at {dev.address} (namespace default); "
             "starter.py list shows what there is\n"
         )
+
+
+def test_a_namespace_that_is_not_there_is_named(dev: Dev) -> None:
+    """Also where `dev` serves, whose own it is not."""
+    (dev.state / "artifacts").mkdir(exist_ok=True)
+    for command in (["list"], ["artifacts", "gc"]):
+        done = dev.starter("--namespace", "other", *command)
+        assert done.returncode == 1
+        assert f"namespace other is not on {dev.address}; it was named by" in done.stderr
 
 
 def test_list_tells_how_runs_ended(dev: Dev) -> None:

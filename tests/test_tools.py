@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
-from turnkeeper import Agent, ToolContext, tool
+from tests import option_tables
+from tests.pages import code
+from turnkeeper import Agent, ContextPolicy, Limits, ModelSpec, ToolContext, tool
 from turnkeeper.errors import DefinitionError
 
 
@@ -194,3 +196,57 @@ def test_an_agent_refuses_what_is_no_tool_and_double_names() -> None:
         Agent(name="a", model="m", instructions="", tools=[len])  # type: ignore[list-item]
     with pytest.raises(DefinitionError, match="two tools are called 'order'; list it once, or re"):
         Agent(name="a", model="m", instructions="", tools=[order, order])
+
+
+def test_wrong_options_of_a_policy_are_named_with_what_was_meant() -> None:
+    """As the worker tells them, wherever it is written; what a history has is read as before."""
+    told = (
+        r"^ContextPolicy\.soft: Input should be less than 1; ContextPolicy\.keep_turn: there is no "
+        r"such field\. Did you mean keep_turns\? The fields are mode, keep_turns, soft"
+    )
+    with pytest.raises(DefinitionError, match=told):
+        ContextPolicy(soft=1.5, keep_turn=3)  # type: ignore[call-arg]
+    with pytest.raises(DefinitionError, match=r"'recent' has no name; write ContextPolicy\(field="):
+        ContextPolicy("recent")  # type: ignore[call-arg]
+    with pytest.raises(DefinitionError, match=r"^Limits: max_turns is not a limit; known: turns"):
+        Limits(max_turns=1)  # type: ignore[call-arg]
+    assert ContextPolicy.model_validate_json('{"keep_turn": 3, "soft": 0.5}').soft == 0.5
+
+
+@pytest.mark.parametrize(
+    ("model", "context", "told"),
+    [
+        ({"window": 4_000, "max_output_tokens": 4_000}, {}, "leaves less than 1000 tokens for"),
+        ({"window": 9_000, "max_output_tokens": 8_500}, {}, "lower max_output_tokens"),
+        ({"max_output_tokens": 9_000, "ceiling": 100}, {}, "is more than ceiling=100"),
+        (
+            {"window": 4_000, "max_output_tokens": 500},
+            {"checkpoint_tokens": 5_000},
+            "checkpoint_tokens=5000 is more than half of window=4000",
+        ),
+    ],
+)
+def test_a_window_that_cannot_hold_a_conversation_is_refused(
+    model: dict[str, Any], context: dict[str, Any], told: str
+) -> None:
+    """At the definition, not after some turns; recorded specs are read whatever they say."""
+    spec = ModelSpec(name="m", **model)
+    with pytest.raises(DefinitionError, match=f"^agent 'a': .*{told}"):
+        Agent(name="a", model=spec, instructions="i", context=ContextPolicy(**context))
+    assert ModelSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+def test_the_page_of_options_is_what_the_models_say() -> None:
+    """Every option with its default, bounds and docstring; `python -m tests.option_tables`."""
+    assert option_tables.PAGE.read_text() == option_tables.show()
+
+
+async def test_the_example_that_reads_an_artifact_does() -> None:
+    """As it stands on the page that people copy it from."""
+
+    async def table(_artifact: str) -> bytes:
+        return b"id\n1\n2\n"
+
+    found: dict[str, Any] = {}
+    exec(code("README.md", "python", "count_rows"), found)  # noqa: S102 - our own page
+    assert await found["count_rows"]("a1", ToolContext(_artifact=table)) == 2

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from turnkeeper.errors import RetryTool, StopRun, ToolFailed
     from turnkeeper.media import Media
     from turnkeeper.probe import Landed, NotLanded, Unknown
-    from turnkeeper.spec import ContextPolicy, Limits, ModelSpec
+    from turnkeeper.spec import ContextPolicy, HistoryPolicy, Limits, ModelSpec
     from turnkeeper.tools import Tool, ToolContext, tool
 
 _HOME = {
     "Agent": "agent",
     "AgentClient": "client",
     "ContextPolicy": "spec",
+    "HistoryPolicy": "spec",
     "Landed": "probe",
     "Limits": "spec",
     "Media": "media",
@@ -44,6 +45,7 @@ __all__ = [
     "Agent",
     "AgentClient",
     "ContextPolicy",
+    "HistoryPolicy",
     "Landed",
     "Limits",
     "Media",

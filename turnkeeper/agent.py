@@ -21,6 +21,8 @@ from turnkeeper.spec import (
 )
 from turnkeeper.tools import Tool
 
+LEAST_REQUEST_TOKENS = 1_000
+"""What has to be left of a window for a request, beside the longest reply."""
 AGENT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
@@ -71,22 +73,24 @@ class Agent:
             settings["max_output_tokens"] = max_output_tokens
         if model_options is not None:
             settings["options"] = dict(model_options)
+        given = {
+            "name": name,
+            "instructions": instructions,
+            "tools": tuple(t.spec for t in self.tools.values()),
+            "limits": limits or Limits(),
+            "on_invalid_call": on_invalid_call,
+            "on_unknown": on_unknown,
+            "context": context or ContextPolicy(),
+            "history": history or HistoryPolicy(),
+            "notes": notes,
+        }
         try:
-            self._spec = AgentSpec(
-                name=name,
-                model=ModelSpec.model_validate(settings),
-                instructions=instructions,
-                tools=tuple(t.spec for t in self.tools.values()),
-                limits=limits or Limits(),
-                on_invalid_call=on_invalid_call,
-                on_unknown=on_unknown,
-                context=context or ContextPolicy(),
-                history=history or HistoryPolicy(),
-                notes=notes,
-            )
+            pinned = {**given, "model": ModelSpec.model_validate(settings)}
+            self._spec = AgentSpec.model_validate(pinned)
         except ValidationError as error:
             raise DefinitionError(f"agent {name!r}: {problem_text(error)}") from None
         _refuse_reserved(self._spec)
+        _refuse_unfit(self._spec)
 
     def spec(self) -> AgentSpec:
         """The agent as data."""
@@ -117,3 +121,32 @@ def _refuse_reserved(spec: AgentSpec) -> None:
                 f"agent {spec.name!r}: {name!r} is the name of a built-in tool; "
                 f"rename yours{without}"
             )
+
+
+def _refuse_unfit(spec: AgentSpec) -> None:
+    """A window in which no conversation has room.
+
+    Not in the models themselves: those are read from histories, too, whatever they say.
+    """
+    model, context = spec.model, spec.context
+    output, window = model.max_output_tokens, model.window
+    if output > model.ceiling:
+        why = (
+            f"max_output_tokens={output} is more than ceiling={model.ceiling}; lower it, or raise "
+            "ModelSpec.ceiling, if the model allows it"
+        )
+    elif window is None:
+        return
+    elif output + LEAST_REQUEST_TOKENS > window:
+        why = (
+            f"of window={window} a reply of max_output_tokens={output} leaves less than "
+            f"{LEAST_REQUEST_TOKENS} tokens for a request; lower max_output_tokens"
+        )
+    elif context and context.mode == "checkpoint" and context.checkpoint_tokens * 2 > window:
+        why = (
+            f"a summary of checkpoint_tokens={context.checkpoint_tokens} is more than half of "
+            f"window={window}; lower checkpoint_tokens"
+        )
+    else:
+        return
+    raise DefinitionError(f"agent {spec.name!r}: {why}")

@@ -145,7 +145,12 @@ def open_store(url: str | None = None, *, namespace: str | None = None) -> Artif
     try:
         return ObjectStore(from_url(where), namespace=namespace)
     except Exception as error:  # noqa: BLE001  the library raises many kinds for a bad URL
-        raise ValueError(f"artifact store {scheme}://...: {error}") from None
+        raise ValueError(f"artifact store {scheme}://...: {_said(error)}") from None
+
+
+def _said(error: Exception) -> str:
+    """What the library says, without the debugging print of its types below it."""
+    return str(error).partition("\n\nDebug source:")[0]
 
 
 async def _checked(data: bytes) -> str:
@@ -579,4 +584,4 @@ def _as_oserror() -> Iterator[None]:
     try:
         yield
     except BaseError as error:
-        raise OSError(f"artifact store: {error}") from error
+        raise OSError(f"artifact store: {_said(error)}") from error

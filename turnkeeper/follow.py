@@ -256,7 +256,7 @@ class _Narrator:
         value = output.entry.value if isinstance(output.entry.value, dict) else {}
         failed = "error: " if value.get("error") else ""
         said = one_line(str(value.get("text")), _SAID)
-        return [("EXECUTE", begun.turn, f"-> {failed}{said}{_again(begun)}")]
+        return [("EXECUTE", begun.turn, f"{begun.name} -> {failed}{said}{_again(begun)}")]
 
     async def _loaded(self, _begun: _Begun, payloads: Sequence[Payload]) -> _Told:
         spec = (await self._read(payloads, LoadAgentOutput)).spec

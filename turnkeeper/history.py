@@ -99,6 +99,9 @@ class Transcript:
     """Of a continued run: what it started with."""
     start: Any = None
     """The start request of a run that was not continued, as it came."""
+    epochs: dict[int, int] = field(default_factory=dict)
+    """By number, from 2: entries that were said before it began. Those of earlier executions are
+    not known, but for the last one."""
 
 
 class HistoryReader:
@@ -187,6 +190,8 @@ class HistoryReader:
                 break
         back = back or _Walk(found.state.base if found.state else Position())
         found.view = back.wanted
+        epochs = [*back.epochs, *([found.state.context.epoch] if found.state else [])]
+        found.epochs = {e.number + 1: e.said.entries for e in epochs if e is not None}
         await self._before(back.at, found, known or Place())
         found.entries = [*found.entries, *back.entries()]
         answered = {e.value["call_id"] for e in found.entries if e.kind == "result"}
@@ -455,6 +460,8 @@ class _Walk:
 
     def __init__(self, wanted: Position) -> None:
         self.wanted = self.at = wanted
+        self.epochs: list[Epoch] = []
+        """Whose openings it came over."""
         self._steps: list[tuple[Entry, ...]] = []
         self._been = {wanted}
 
@@ -476,6 +483,8 @@ class _Walk:
             edge = graph.into(self.at) or graph.before(self.at)
             if edge is None:
                 return False
+            if (epoch := graph.opened(self.at)) is not None:
+                self.epochs.append(epoch)
             self.step(edge)
         return True
 

@@ -21,6 +21,10 @@ class Media:
 
     They become an artifact. The model sees a PNG, JPEG, GIF or WebP; of everything else it reads
     what it is, its size and its id.
+
+    Raises:
+        TypeError: `data` is not bytes.
+        ValueError: `media_type` is none, such as `png`.
     """
 
     data: bytes = dataclasses.field(repr=False)
@@ -28,6 +32,15 @@ class Media:
     """For what cannot be told from the bytes themselves, such as `text/csv`."""
     name: str | None = None
     """For the model, such as a file's name."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, (bytes, bytearray, memoryview)):
+            raise TypeError(f"Media: data must be bytes, not {type(self.data).__name__}")
+        if self.media_type is not None and "/" not in self.media_type:
+            raise ValueError(
+                f"Media: {self.media_type!r} is no media type, such as image/png; leave it out "
+                "where the bytes tell it"
+            )
 
 
 class ImageRef(BaseModel):

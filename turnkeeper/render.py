@@ -174,9 +174,14 @@ def _limits_used(state: RunState) -> list[str]:
     ]
     if state.spec is not None and state.shortens is not None:
         context = state.context
-        epoch = f", epoch {context.number + 1}" if context.number else ""
-        used.append(f"- window: {context.tokens:,} of {state.window:,} tokens{epoch}")
+        used.append(f"- window: {window_text(context.tokens, state.window, context.number + 1)}")
     return used if state.outcome else [*used, f"- time: ends by {ends}"]
+
+
+def window_text(tokens: int, window: int, epoch: int) -> str:
+    """How full the window is: `10,638 of 12,000 tokens, epoch 3`; the first is not named."""
+    told = f", epoch {epoch:,}" if epoch > 1 else ""
+    return f"{tokens:,} of {window:,} tokens{told}"
 
 
 def _in_a_row(recent: Sequence[bool]) -> int:
@@ -200,6 +205,9 @@ def _code(text: str, limit: int) -> str:
 
 # --- the transcript ---------------------------------------------------------------------------
 
+_FOLDED_WIDTH = 100
+"""Characters that a line of a folded text counts for: some results are one long line."""
+
 
 def transcript_text(
     entries: Sequence[Entry],
@@ -207,13 +215,23 @@ def transcript_text(
     first: int = 1,
     unanswered: Sequence[str] = (),
     ended: bool = False,
+    epochs: Mapping[int, int] | None = None,
+    fold: int | None = None,
 ) -> str:
-    """The whole transcript for a terminal, nothing cut: a number, who speaks, what is said.
+    """The whole transcript for a terminal: a number, who speaks, what is said.
 
     `first` is the number of the first entry; `unanswered` are lines on calls whose results the
-    model has not read: it still waits for them unless the run has `ended`.
+    model has not read: it still waits for them unless the run has `ended`. `epochs` says by number
+    how many entries there were when one began. Nothing is cut, but results after `fold` lines.
     """
-    rows = [(str(n), *_told(entry)) for n, entry in enumerate(entries, start=first)]
+    begun = {entries + 1: number for number, entries in (epochs or {}).items()}
+    rows = []
+    for n, entry in enumerate(entries, start=first):
+        if n in begun:
+            rows.append(
+                ("", "--", f"epoch {begun[n]}: from here on the model sees less of the above")
+            )
+        rows.append((str(n), *_told(entry, fold)))
     open_call = "unread" if ended else "waiting"
     rows += [("", open_call, one_line(line, 500)) for line in unanswered]
     names = max((len(one_line(who, 40)) for _, who, _ in rows), default=0)
@@ -226,15 +244,22 @@ def _row(number: str, who: str, text: str, *, width: int) -> str:
     return "\n".join([head.rstrip(), *((" " * (width + 8) + line).rstrip() for line in others)])
 
 
-def _told(entry: Entry) -> tuple[str, str]:
+def _told(entry: Entry, fold: int | None) -> tuple[str, str]:
     value = entry.value if isinstance(entry.value, dict) else {}
     if entry.kind == "message":
         return "message", str(value.get("text"))
     if entry.kind == "result":
         failed = "error: " if value.get("error") else ""
-        told = [failed + str(value.get("text")), *map(image_line, images_of(entry))]
+        text = failed + str(value.get("text"))
+        told = [_folded(text, fold) if fold else text, *map(image_line, images_of(entry))]
         return str(value.get("tool")), "\n".join(told)
     return "reply", "\n".join(_block(b) for b in replies.blocks(value)) or "(empty)"
+
+
+def _folded(text: str, lines: int) -> str:
+    head = "\n".join(text.split("\n", lines)[:lines])[: lines * _FOLDED_WIDTH]
+    more = len(text) - len(head)
+    return f"{head}\n[{more:,} characters more: show --full]" if more else text
 
 
 def image_line(image: ImageRef) -> str:
@@ -268,7 +293,8 @@ def result_lines(result: RunResult) -> list[str]:
     """How a run ended, for people: outcome and sums, then the reason if there is one."""
     counts = f"{_count(result.turns, 'turn')} · {_count(result.calls, 'tool call')}"
     sums = f"{usage_text(result.usage)} · {result.seconds:.1f} s"
-    lines = [f"{one_line(result.outcome, 64)} · {counts} · {sums}"]
+    epochs = f" · {result.epochs:,} epochs" if result.epochs > 1 else ""
+    lines = [f"{one_line(result.outcome, 64)} · {counts} · {sums}{epochs}"]
     if result.reason:
         lines.append(f"reason: {one_line(result.reason, 1_000)}")
     return lines

@@ -6,9 +6,20 @@ recorded in history, so that prompts and tools may be redeployed under running r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from turnkeeper.errors import DefinitionError
 
 Effect = Literal["read", "idempotent", "reconcilable", "once"]
 """What a tool's author states about repeating it; see `turnkeeper.tools.tool`."""
@@ -58,9 +69,36 @@ class Strict(BaseModel):
 
     Read as JSON, it comes from a history or a store, perhaps of another release: then fields that
     this release does not know are left out, or a run could never go on after a rollback.
+
+    Raises:
+        DefinitionError: made with fields that are wrong; names each of them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, /, *values: object, **fields: Any) -> None:
+        name = type(self).__name__
+        if values:
+            raise DefinitionError(f"{name}: {values[0]!r} has no name; write {name}(field=...)")
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            # Not above: the contract is made of these models.
+            from turnkeeper.contract import problem_text
+
+            told = problem_text(error, name) + self._meant(fields)
+            raise DefinitionError(told) from None
+
+    # Validation makes instances without calling it, as with pydantic's own.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def _meant(cls, fields: Iterable[str]) -> str:
+        known = list(cls.model_fields)
+        unknown = [f for f in fields if f not in known]
+        close = [found for f in unknown for found in get_close_matches(f, known, 1)]
+        told = f". Did you mean {' and '.join(close)}?" if close else ""
+        return told + (f" The fields are {', '.join(known)}" if unknown else "")
 
     @model_validator(mode="before")
     @classmethod
@@ -84,6 +122,7 @@ class Limits(Strict):
     recent_errors: Annotated[int, Field(ge=1, le=100)] | None = None
     """Tool errors among the last `recent_calls` that end the run with `error_limit`."""
     recent_calls: Annotated[int, Field(ge=1, le=100)] = 20
+    """How far back `recent_errors` looks."""
     repetition: Annotated[int, Field(ge=2, le=100)] = 5
     """Turns in a row with the same calls and the same results that end it with `repetition`."""
     tokens: Annotated[int, Field(ge=1)] | None = None
@@ -135,14 +174,16 @@ class ModelSpec(Strict):
     """Which model answers, and how it is asked."""
 
     provider: str = "anthropic"
+    """Who serves it."""
     name: str
+    """The provider's id of it, such as `claude-sonnet-5-5`."""
     max_output_tokens: Annotated[int, Field(ge=1)] = 8_192
     """What a reply may be long; a reply cut there is asked for again with more, up to `ceiling`."""
     ceiling: Annotated[int, Field(ge=1)] = 64_000
     """The longest reply the model itself allows, in tokens."""
     window: Annotated[int, Field(ge=MIN_WINDOW)] | None = None
     """Tokens that a request and its reply may have together. None: as the provider says of the
-    model when the run begins, or `DEFAULT_WINDOW` if it does not say."""
+    model when the run begins, or `DEFAULT_WINDOW`, 200,000, if it does not say."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed to the provider as they are, e.g. `{"thinking": {"type": "adaptive"}}`."""
     cache_ttl: Literal["5m", "1h"] = "5m"
@@ -178,7 +219,9 @@ class HistoryPolicy(Strict):
     """When a run continues as new; Temporal's own suggestion always counts."""
 
     events: Annotated[int, Field(ge=50, le=8_000)] = 4_000
+    """Events in the history of one execution."""
     bytes: Annotated[int, Field(ge=20_000, le=8_000_000)] = 3_500_000
+    """Size of that history; a run at hand takes about as much memory."""
 
 
 class AgentSpec(Strict):

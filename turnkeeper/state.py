@@ -225,7 +225,8 @@ class RunState(BaseModel):
             f"the next request has about {context.request_tokens(self.pending)} tokens "
             f"({context.head_tokens} of instructions and tools) and its reply may have "
             f"{self.output_limit}, but the window has {self.window}; the view was shortened "
-            f"{context.shortened} times"
+            f"{context.shortened} times; raise ModelSpec.window, if the model has more, or lower "
+            "max_output_tokens"
         )
         return f"{said}; {sizes}" if said else sizes
 

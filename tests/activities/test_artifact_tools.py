@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from activities import excerpts
+from activities import search_artifact as search_module
 from activities.read_artifact import read_artifact
 from activities.search_artifact import search_artifact
-from tests.media_samples import pdf
+from tests.media_samples import pdf, plain
 from turnkeeper.artifacts import Part
 from turnkeeper.errors import ToolFailed
 from turnkeeper.tools import ToolContext
@@ -43,9 +44,9 @@ async def read(data: bytes, **asked: Any) -> tuple[str, str]:
     return told, text
 
 
-async def search(data: bytes, query: str) -> list[str]:
+async def search(data: bytes, query: str, **asked: Any) -> list[str]:
     """The head and the matches."""
-    bound = search_artifact.bind({"artifact": "a", "query": query}, context(data))
+    bound = search_artifact.bind({"artifact": "a", "query": query, **asked}, context(data))
     return str(await search_artifact(**bound)).split("\n")
 
 
@@ -64,8 +65,38 @@ async def test_pages_of_a_pdf_are_read_as_text() -> None:
     told, text = await read(book, page=3)
     assert (told, text.split()[-1]) == ("[pages 3 to 7 of 8]", "7")
     assert (await read(book, page=8, count=2))[0] == "[pages 8 to 8 of 8]"
+    assert (await read(book))[0] == "[pages 1 to 5 of 8]"
     with pytest.raises(ToolFailed, match="9"):
         await read(book, page=9)
+    with pytest.raises(ToolFailed, match="no PDF"):
+        await read(b"text", page=1)
+
+
+async def test_words_are_found_in_the_pages_of_a_pdf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By page, not in the file's own bytes; a bound on pages is told, with how to search on."""
+    book = pdf([f"Catalog of year {n}" for n in range(2001, 2009)])
+    assert await search(book, "YEAR 2003") == [
+        "[8 matches; read_artifact reads on from a page]",
+        "page 3: Catalog of year 2003",
+        *(f"page {n}: Catalog of year {2000 + n}" for n in (1, 2, 4, 5, 6, 7, 8)),
+        "Pages 1 to 8 of 8 were searched.",
+    ]
+    assert (await search(book, "2006"))[0].startswith("[1 match; ")
+    assert (await search(pdf([""]), "FlateDecode"))[1].endswith("perhaps it is a scan.")
+    monkeypatch.setattr(search_module, "_PAGES", 2)
+    assert (await search(book, "2003"))[1:] == [
+        "Pages 1 to 2 of 8 were searched. page=3 searches on."
+    ]
+    assert (await search(book, "2003", page=3))[1] == "page 3: Catalog of year 2003"
+
+
+async def test_what_is_binary_is_not_shown() -> None:
+    """Its bytes mean nothing to a model: it reads what else to do, as in the result's line."""
+    for data in (plain(20, 20), bytes(range(256)) * 300):
+        for asked in (read(data, offset=9), search(data, "abc")):
+            with pytest.raises(ToolFailed, match=r"It is binary \(.+/.+\): give its id to a tool"):
+                await asked
+    assert (await read("漢字かな交じり".encode() * 9_000, length=9))[1] == "漢字か"
 
 
 # --- by bytes -------------------------------------------------------------------------------------
@@ -75,7 +106,9 @@ async def test_bytes_are_read_as_before() -> None:
     """The arguments that recorded runs have: offset and length."""
     assert await read(b"0123456789") == ("[bytes 0 to 10 of 10]", "0123456789")
     assert await read(b"0123456789", offset=4, length=3) == ("[bytes 4 to 7 of 10]", "456")
-    assert await read(b"0123456789", offset=40) == ("[bytes 10 to 10 of 10]", "")
+    assert await read(b"0123456789", offset=10) == ("[bytes 10 to 10 of 10]", "")
+    with pytest.raises(ToolFailed, match="There is no byte 40: the artifact has 10"):
+        await read(b"0123456789", offset=40)
     assert await read(b"", offset=0) == ("[bytes 0 to 0 of 0]", "")
 
 
@@ -94,9 +127,9 @@ async def test_no_character_is_cut(length: int) -> None:
         assert "\ufffd" not in (await read(data, offset=offset, length=length))[1]
 
 
-async def test_what_is_no_text_is_read_all_the_same() -> None:
+async def test_text_in_another_encoding_is_read_all_the_same() -> None:
     """Every byte is in some part: nothing hangs, nothing is left out."""
-    data, offset = random.Random(3).randbytes(2_000), 0
+    data, offset = bytes(random.Random(3).choices(b"abcdef \n\x80\xbf\xe9", k=2_000)), 0
     while offset < len(data):
         told, _ = await read(data, offset=offset, length=7)
         start, end = map(int, re.findall(r"\d+", told)[:2])
@@ -123,6 +156,8 @@ async def test_lines_are_read_whole(first: int) -> None:
 async def test_a_last_line_needs_no_end() -> None:
     """And there is none behind it."""
     assert await read(b"one\ntwo", line=2) == ("[lines 2 to 2, bytes 4 to 7 of 7]", "two")
+    told, text = await read(b"one\ntwo", line=2, offset=1)
+    assert (told, text[-3:]) == ("[read by line; offset was not used]", "two")
     with pytest.raises(ToolFailed, match="There is no line 3"):
         await read(b"one\ntwo", line=3)
     with pytest.raises(ToolFailed, match="There is no line 3"):

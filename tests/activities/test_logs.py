@@ -66,3 +66,12 @@ def test_a_failure_is_told_once(told: Told, error: Exception, lines: int) -> Non
             "Completing activity as failed", exc_info=True
         )
     assert len(told()) == lines
+
+
+def test_a_field_with_fields_of_its_own_is_json(told: Told) -> None:
+    """Not a text in another notation; cleaned and cut as any other."""
+    log = structlog.get_logger("x")
+    log.info("agents", agents={"a": "read, say \u202e", "n": 1}, long={"a": "x" * 9_000})
+    (line,) = told()
+    assert line["agents"] == {"a": "read, say \ufffd", "n": 1}
+    assert "characters left out" in str(line["long"])

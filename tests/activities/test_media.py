@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 import time
@@ -16,7 +17,16 @@ import pypdf
 import pytest
 
 from activities import media_process
-from activities.media import BINARY, TEXT, UNKNOWN_TEXT, Undecodable, pdf_pages, picture, sniff
+from activities.media import (
+    BINARY,
+    TEXT,
+    UNKNOWN_TEXT,
+    Pages,
+    Undecodable,
+    pdf_pages,
+    picture,
+    sniff,
+)
 from tests import media_samples as samples
 from turnkeeper import ToolFailed
 
@@ -187,18 +197,18 @@ REPORT = samples.pdf(["Revenue 2025", "Costs 2025", "Profit 2025"])
 
 async def test_pages_of_a_pdf_are_read_as_text() -> None:
     """Pages count from 1, both ends are included, and the first line says where one is."""
-    assert await pdf_pages(REPORT, 2, 3) == (
+    assert (await pdf_pages(REPORT, 2, 3)).told() == (
         "[pages 2 to 3 of 3]\n[page 2]\nCosts 2025\n\n[page 3]\nProfit 2025"
     )
-    assert (await pdf_pages(REPORT, 3, 99)).startswith("[pages 3 to 3 of 3]\n")
+    assert (await pdf_pages(REPORT, 3, 99)).told().startswith("[pages 3 to 3 of 3]\n")
 
 
 async def test_a_reading_of_a_pdf_is_bounded() -> None:
     """At most 50 pages, and the first line says which: the next call goes on from there."""
     book = samples.pdf([f"number {n}" for n in range(1, 61)])
     first = await pdf_pages(book, 1, 60)
-    assert first.startswith("[pages 1 to 50 of 60]\n")
-    assert (await pdf_pages(book, 51, 60)).endswith("[page 60]\nnumber 60")
+    assert first.told().startswith("[pages 1 to 50 of 60]\n")
+    assert (await pdf_pages(book, 51, 60)).told().endswith("[page 60]\nnumber 60")
 
 
 def test_text_beyond_the_bound_is_left_for_the_next_reading(
@@ -206,13 +216,21 @@ def test_text_beyond_the_bound_is_left_for_the_next_reading(
 ) -> None:
     """Whole pages as long as they fit; a first page that is larger than all is cut, and says so."""
     monkeypatch.setattr(media_process, "MAX_TEXT", 25)
-    told, text = media_process.pdf(REPORT, 1, 3)
-    assert told == {"pages": 3, "last": 2}
-    assert text.endswith(b"[page 2]\nCosts 2025")
+    told, texts = media_process.pdf(REPORT, 1, 3)
+    assert told == {"pages": 3, "cut": False}
+    assert json.loads(texts) == ["Revenue 2025", "Costs 2025"]
     monkeypatch.setattr(media_process, "MAX_TEXT", 7)
-    told, text = media_process.pdf(REPORT, 1, 3)
-    assert told == {"pages": 3, "last": 1}
-    assert text == b"[page 1]\nRevenue\n[the rest of page 1 is not shown]"
+    told, texts = media_process.pdf(REPORT, 1, 3)
+    shown = Pages(1, json.loads(texts), told["pages"], told["cut"]).told()
+    assert shown == "[pages 1 to 1 of 3]\n[page 1]\nRevenue\n[the rest of page 1 is not shown]"
+
+
+def test_pages_that_take_long_are_left_for_the_next_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first one is read in any case."""
+    monkeypatch.setattr(media_process, "PAGES_SECONDS", 0)
+    assert json.loads(media_process.pdf(REPORT, 2, 3)[1]) == ["Costs 2025"]
 
 
 def _locked(password: str) -> bytes:
@@ -236,7 +254,7 @@ _HASHES = {"O": 48, "U": 48, "OE": 32, "UE": 32, "Perms": 16}
 
 async def test_a_pdf_may_be_encrypted_without_a_password() -> None:
     """As those are that only forbid printing."""
-    assert (await pdf_pages(_locked(""), 1, 1)).endswith("Revenue 2025")
+    assert (await pdf_pages(_locked(""), 1, 1)).told().endswith("Revenue 2025")
 
 
 @pytest.mark.parametrize(

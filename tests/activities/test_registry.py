@@ -32,6 +32,10 @@ AGENT = (
             r"shop\.py:3: Limits: max_turns is not a limit; known: turn",
         ),
         (
+            AGENT + 'Agent(name="b ", model="m", instructions="")',
+            r"shop\.py:3: agent name 'b ': use 1 to 64",
+        ),
+        (
             AGENT + 'other = Agent(name="b", model="m", instructions="")',
             r"'b', in shop; rename one$",
         ),

@@ -29,7 +29,7 @@ def test_what_no_store_keeps_is_refused_with_its_size(
 ) -> None:
     """The tool has run to its end: the model is told how much it returned, not an error of ours."""
     monkeypatch.setattr(results, "MAX_ARTIFACT_BYTES", LIMIT)
-    with pytest.raises(results.Unreadable, match=r"^\d+ .*, more than the 1000 that are kept,$"):
+    with pytest.raises(results.Unreadable, match=r"^[\d,]+ .*, more than the 1,000 that are kept$"):
         results.content_of(value)
 
 
@@ -90,13 +90,21 @@ def test_media_are_what_their_author_says() -> None:
     """Even where their bytes are text; and all kinds of bytes are taken."""
     made = Media(bytearray(b"a,b"), "text/csv", "t.csv")  # type: ignore[arg-type]
     assert results.content_of(made) == Parts([Media(b"a,b", "text/csv", "t.csv")])
-    with pytest.raises(results.Unreadable, match="a Media"):
-        results.content_of(Media("text"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="data must be bytes, not str"):
+        Media("text")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="'png' is no media type, such as image/png"):
+        Media(b"abc", "png")
 
 
 def test_media_are_refused_before_they_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of a result together, as no store keeps more in one object."""
     monkeypatch.setattr(results, "MAX_ARTIFACT_BYTES", LIMIT)
     half = Media(b"\xff" * (LIMIT // 2 + 1))
-    with pytest.raises(results.Unreadable, match="1002 bytes, more than the 1000 that are kept"):
+    with pytest.raises(results.Unreadable, match="1,002 bytes, more than the 1,000 that are kept"):
         results.content_of([half, half])
+
+
+def test_an_extract_says_how_to_read_and_search_the_rest() -> None:
+    """By lines, too, and not by reading all of it."""
+    head = results.extract("x" * 5_000, 1_000, "ab12").partition("\n")[0]
+    assert "artifact ab12: read_artifact(artifact, offset or line), search_artifact(" in head

@@ -6,9 +6,11 @@ import asyncio
 import functools
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ from tests.archive import Archive
 from tests.namespaces import bare_namespace
 from tests.rig import RigFactory, open_rig, until
 from tests.test_field_reports_effects import delete, deletes_soon, is_gone
-from tests.test_starter import ROOT, environment
+from tests.test_starter import ROOT, environment, starter
 from tests.workers import SiteFactory
 from turnkeeper import tool
 from turnkeeper.artifacts import FolderStore, Holding
@@ -122,8 +124,7 @@ async def test_what_is_gone_is_shown_first_and_removed_when_asked(stored: Stored
     lines = shown.stdout.splitlines()
     assert lines[0].split() == ["RUN", "OBJECTS", "BYTES", "AGE"]
     assert sorted(line.split()[0] for line in lines[1:]) == ["gone", "gone';"]
-    assert "2 objects of 2 runs" in shown.stderr
-    assert "artifacts gc --yes" in shown.stderr
+    assert f"2 objects of 2 runs, 23 bytes in {stored.folder} can be removed: " in shown.stderr
     assert "not touched: 2 of runs that Temporal has" in shown.stderr
     assert await stored.owners() == {*stored.kept, "gone", ODD}
 
@@ -133,7 +134,39 @@ async def test_what_is_gone_is_shown_first_and_removed_when_asked(stored: Stored
     assert {(g["id"], g["removed"]) for g in report["gone"]} == {("gone", True), (ODD, True)}
     assert report["not_touched"] == {"kept": 2}
     assert await stored.owners() == set(stored.kept)
-    assert "nothing to remove" in stored.run("gc", "--yes").stderr
+    assert f"nothing to remove in {stored.folder}" in stored.run("gc", "--yes").stderr
+
+
+async def test_the_command_that_removes_it_can_be_pasted(stored: Stored, tmp_path: Path) -> None:
+    """It removes what was shown: in the store, with the grace and of the server that were named."""
+    await stored.store().put("lately", b"a")
+    for path in stored.folder.glob("*/*"):
+        if (path.parent / "owner").read_text() == "lately":
+            os.utime(path, (time.time() - 600,) * 2)
+    moved = stored.folder.rename(tmp_path / "two words")
+    named = ("--grace", "300", "--artifacts", str(moved), "--unrecorded")
+    shown = stored.run("gc", *named)
+    assert "3 objects of 3 runs" in shown.stderr
+    command = shown.stderr.strip().rpartition("can be removed: ")[2]
+    assert command.endswith("--unrecorded " + shlex.join(["--artifacts", str(moved)]))
+    pasted = starter(*shlex.split(command)[2:])
+    assert f"removed 3 objects of 3 runs, 24 bytes in {moved}" in pasted.stderr
+
+
+@pytest.mark.parametrize("command", ["list", "gc"])
+def test_a_store_that_is_not_there_is_no_empty_one(tmp_path: Path, command: str) -> None:
+    """It is named, and how to name another one; a URL that cannot be used without its debris."""
+    nowhere, file = tmp_path / "nowhere", tmp_path / "file"
+    file.touch()
+    for url, told in (
+        (nowhere, f"there is no folder {nowhere} (--artifacts, TURNKEEPER_ARTIFACTS, --state)"),
+        (file, f"there is no folder {file}"),
+        ("ftp://x/y", 'Unable to recognise URL "ftp://x/y"\n'),
+    ):
+        done = starter("--address", "127.0.0.1:1", "artifacts", command, "--artifacts", str(url))
+        assert done.returncode == 2
+        assert told in done.stderr
+        assert "Debug" not in done.stderr
 
 
 async def test_what_a_deleted_run_had_is_removed(
@@ -175,6 +208,7 @@ async def test_what_was_stored_lately_is_spared(stored: Stored) -> None:
     await stored.store().put("gone", b"again")
     assert (await verdicts(stored))["gone"] == "young"
     assert stored.run("gc", "--grace", "59").returncode == 2
+    assert "--grace: 'abc' is not a whole number" in stored.run("gc", "--grace", "abc").stderr
 
 
 async def test_what_is_stored_after_it_was_shown_is_spared(stored: Stored) -> None:
@@ -249,6 +283,7 @@ async def test_what_is_stored_is_listed(stored: Stored) -> None:
     """By run, with number, size, age and whose it is; also as JSON."""
     shown = stored.run("list")
     assert shown.returncode == 0, shown.stderr
+    assert shown.stderr == f"in {stored.folder}\n"
     assert len(shown.stdout.splitlines()) == 5
     assert stored.namespace in shown.stdout
     told = json.loads(stored.run("list", "--json").stdout)["artifacts"]

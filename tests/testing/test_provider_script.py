@@ -11,6 +11,7 @@ import pytest
 
 import turnkeeper.testing
 import turnkeeper.testing.provider
+from turnkeeper.epoch import SUMMARISE, problem_of_summary
 from turnkeeper.testing import (
     Exchange,
     Reply,
@@ -20,6 +21,7 @@ from turnkeeper.testing import (
     call_id,
     calls,
     status,
+    summary,
     text,
 )
 
@@ -214,6 +216,23 @@ def test_stop_ends_waiting_replies() -> None:
     assert time.monotonic() - started < 3
     assert len(failures) == 1
     assert provider.requests[0].outcome == "stopped"
+
+
+def test_a_run_asks_for_a_summary_of_itself() -> None:
+    """A script sees that it is no turn, and how to answer it: the run takes what `summary` says."""
+    wants: list[bool] = []
+
+    def script(exchange: Exchange) -> Reply:
+        wants.append(exchange.wants_summary)
+        return summary("Read on.")
+
+    asked = {"role": "user", "content": SUMMARISE.format(words=1_000)}
+    with ScriptedProvider(script) as provider:
+        ask(provider)
+        reply = {"role": "assistant", "content": "It was 3."}
+        answered = said(ask(provider, PROMPT, reply, asked))
+    assert wants == [False, True]
+    assert problem_of_summary(answered, 200) is None
 
 
 def test_window() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -50,23 +51,22 @@ class Judged:
 
 async def list_artifacts(place: Place, options: argparse.Namespace) -> int:
     """Print what each run has in the store, the last stored first."""
-    store = place.store(options.artifacts)
+    store, named = place.written_store(options.artifacts)
     held = [h async for h in store.holdings()]
     held.sort(key=lambda h: h.newest, reverse=True)
     now = time.time()
     if options.json:
-        say_json({"artifacts": [_as_json(h, now) for h in held]})
+        say_json({"store": named, "artifacts": [_as_json(h, now) for h in held]})
     elif held:
         rows = [(*_row(h, now), one_line(", ".join(sorted(h.namespaces)), _CELL)) for h in held]
         _print([(*_HEADINGS[:4], "NAMESPACE"), *rows])
-    else:
-        tell("no artifacts")
+    tell(f"{'' if held else 'no artifacts '}in {named}")
     return 0
 
 
 async def gc(place: Place, options: argparse.Namespace) -> int:
     """Show what runs that are gone from Temporal have left; with --yes remove it."""
-    store = place.store(options.artifacts)
+    store, named = place.written_store(options.artifacts)
     async with place.client(to_read=True) as client:
         collector = await Collector.of(client.client, store, options)
         judged = await collector.judge([h async for h in store.holdings()])
@@ -76,15 +76,32 @@ async def gc(place: Place, options: argparse.Namespace) -> int:
     kept: Counter[Verdict] = Counter(j.verdict for j in judged)
     del kept["gone"]
     if options.json:
-        say_json(_report(collector.namespace, gone, removed, kept))
+        say_json({"store": named, **_report(collector.namespace, gone, removed, kept)})
     else:
         if gone:
             now = time.time()
             marks = ["" if r else "kept: in use again" for r in removed] or [""] * len(gone)
             rows = [(*_row(j.holding, now), m) for j, m in zip(gone, marks, strict=True)]
             _print([_HEADINGS, *rows])
-        _conclude(place, gone, removed if options.yes else None, kept)
+        _tell_kept(kept)
+        if not gone:
+            tell(f"nothing to remove in {named}")
+        elif options.yes:
+            taken = [j for j, was in zip(gone, removed, strict=True) if was]
+            tell(f"removed {_sum(taken)} in {named}")
+        else:
+            tell(f"{_sum(gone)} in {named} can be removed: {place.again(_removing(options))}")
     return 0
+
+
+def _removing(options: argparse.Namespace) -> str:
+    """The arguments that remove what these have shown."""
+    given = ["artifacts gc --yes", f"--grace {options.grace}"]
+    if options.unrecorded:
+        given.append("--unrecorded")
+    if options.artifacts:
+        given.append(f"--artifacts {shlex.quote(options.artifacts)}")
+    return " ".join(given)
 
 
 class Collector:
@@ -196,19 +213,10 @@ def _refuse_foreign(judged: Sequence[Judged], namespace: str) -> None:
         )
 
 
-def _conclude(
-    place: Place, gone: Sequence[Judged], removed: Sequence[bool] | None, kept: Counter[Verdict]
-) -> None:
+def _tell_kept(kept: Counter[Verdict]) -> None:
     for verdict, why in _WHY.items():
         if kept[verdict]:
             tell(f"not touched: {kept[verdict]:,} {why}")
-    if not gone:
-        tell("nothing to remove")
-    elif removed is None:
-        tell(f"{_sum(gone)} can be removed: {place.again('artifacts gc --yes')}")
-    else:
-        taken = [j for j, was in zip(gone, removed, strict=True) if was]
-        tell(f"removed {_sum(taken)}")
 
 
 def _sum(judged: Sequence[Judged]) -> str:

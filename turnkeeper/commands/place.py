@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from turnkeeper.commands.terminal import quiet_sdk
 from turnkeeper.outcomes import OUTCOMES
@@ -65,11 +66,32 @@ class Place:
         """The artifact store of `url`, else the environment's, else that of the state folder."""
         from turnkeeper.artifacts import open_store
 
-        where = url or os.environ.get("TURNKEEPER_ARTIFACTS") or str(self.state / "artifacts")
         try:
-            return open_store(where)
+            return open_store(self._store_url(url))
         except ValueError as error:
             raise Complaint(str(error), USAGE) from error
+
+    def written_store(self, url: str | None = None) -> tuple[ArtifactStore, str]:
+        """As `store`, of one that is there already, and its name for people.
+
+        Raises:
+            Complaint: the folder is not there.
+        """
+        from turnkeeper.artifacts import FolderStore
+
+        store = self.store(url)
+        if not isinstance(store, FolderStore):
+            # What may be secret in a URL is not shown.
+            parts = urlsplit(self._store_url(url))
+            return store, f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        root = store.root.absolute()
+        if not root.is_dir():
+            named = "--artifacts, TURNKEEPER_ARTIFACTS, --state"
+            raise Complaint(f"there is no folder {root} ({named})", USAGE)
+        return store, str(root)
+
+    def _store_url(self, url: str | None) -> str:
+        return url or os.environ.get("TURNKEEPER_ARTIFACTS") or str(self.state / "artifacts")
 
     def _python(self) -> str:
         own = Path(sys.executable).is_relative_to(self.root)
@@ -93,7 +115,7 @@ class Place:
             ConnectionError: it cannot be reached; the message says what to do.
         """
         from turnkeeper.testing.embedded import EmbeddedServer
-        from turnkeeper.testing.stack import claim, connect
+        from turnkeeper.testing.stack import claim
 
         quiet_sdk()
         client = await self._reach(to_read=to_read)
@@ -104,24 +126,31 @@ class Place:
             claim(self.state, _quiet),
             EmbeddedServer.start(self.state, announce=_quiet) as server,
         ):
-            yield await connect(server.address, self.state, task_queue=self.task_queue), True
+            yield await self._embedded(server.address), True
 
     async def _reach(self, *, to_read: bool) -> AgentClient | None:
         """A client for a server that lives; None if the embedded one is to be started."""
-        from turnkeeper.testing.stack import connect, living_address
+        from turnkeeper.testing.stack import living_address
 
         named = self.address or self._configured()
         embedded = None if named else living_address(self.state)
         stored = named is None and to_read and (self.state / "temporal.db").exists()
         try:
-            if embedded is not None and self.namespace is None:
-                return await connect(embedded, self.state, task_queue=self.task_queue)
-            return None if stored else await self._connect(named or embedded)
+            if embedded is not None:
+                return await self._embedded(embedded)
+            return None if stored else await self._connect(named)
         except ConnectionError as error:
             if stored:
                 # On its way out: it holds its lock some seconds longer than its port.
                 return None
             raise ConnectionError(f"{error}{self._advice(named)}") from error
+
+    async def _embedded(self, address: str) -> AgentClient:
+        from turnkeeper.testing.stack import connect
+
+        return await connect(
+            address, self.state, task_queue=self.task_queue, namespace=self.namespace
+        )
 
     def _configured(self) -> str | None:
         from turnkeeper.connection import own_settings

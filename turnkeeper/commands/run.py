@@ -43,7 +43,9 @@ async def run(place: Place, options: argparse.Namespace) -> int:
                 say(handle.id)
                 tell(f"To see it: {place.again(f'show {handle.id} --follow')}")
             return 0
-        tell(f"run {handle.id}")
+        # Whatever answers at the default address may be the server of something else.
+        address = client.client.service_client.config.target_host
+        tell(f"run {handle.id} at {address} (namespace {client.client.namespace})")
         result = await wait(place, client, handle.id)
         return print_result(place, handle, result, as_json=options.json)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, TextIO
 
 from turnkeeper.commands.place import Complaint, Place
 from turnkeeper.commands.run import print_result, wait
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 # Of the worker, for the status: the transcript needs none.
 _PATIENCE = 2.0
+_FOLDED_LINES = 20
 
 
 async def show(place: Place, options: argparse.Namespace) -> int:
@@ -41,13 +43,25 @@ async def show(place: Place, options: argparse.Namespace) -> int:
     if options.json:
         say_json(_as_json(options.id, status, transcript, ended))
     else:
-        _print(options.id, status, transcript, ended)
+        fold = folding(sys.stdout, full=options.full)
+        _print(options.id, status, transcript, ended, fold)
         _advise(place, options.id, status)
     return 0
 
 
-def _print(run_id: str, status: RunStatus, transcript: Transcript, ended: RunResult | None) -> None:
-    from turnkeeper.render import result_lines, transcript_text, unknown_text, usage_text
+def folding(stream: TextIO, *, full: bool) -> int | None:
+    """Lines of a result that are shown: a few to a person, all to a pipe or a file."""
+    return _FOLDED_LINES if stream.isatty() and not full else None
+
+
+def _print(
+    run_id: str,
+    status: RunStatus,
+    transcript: Transcript,
+    ended: RunResult | None,
+    fold: int | None,
+) -> None:
+    from turnkeeper.render import result_lines, transcript_text, unknown_text
     from turnkeeper.text import one_line
 
     model = f" · {one_line(status.model, 80)}" if status.model else ""
@@ -63,7 +77,7 @@ def _print(run_id: str, status: RunStatus, transcript: Transcript, ended: RunRes
         phase, awaited = one_line(status.phase, 64), one_line(status.waiting_for, 500)
         say(f"phase     {phase} · turn {status.turn} · waiting for {awaited}")
         if status.usage.total:
-            say(f"used      {usage_text(status.usage)}")
+            say(f"used      {_used(status)}")
     for call in status.unknown:
         say(f"unknown   turn {call.turn} · {unknown_text(call)}")
         say(f"          {one_line(call.what, 500)}")
@@ -73,7 +87,23 @@ def _print(run_id: str, status: RunStatus, transcript: Transcript, ended: RunRes
     tail = [f"{t.input.tool}: {_how_far(t, ended)}" for t in transcript.tail]
     if transcript.entries or tail:
         say()
-        say(transcript_text(transcript.entries, unanswered=tail, ended=ended is not None))
+        told = transcript_text(
+            transcript.entries,
+            unanswered=tail,
+            ended=ended is not None,
+            epochs=transcript.epochs,
+            fold=fold,
+        )
+        say(told)
+
+
+def _used(status: RunStatus) -> str:
+    from turnkeeper.render import usage_text, window_text
+
+    if (context := status.context) is None:
+        return usage_text(status.usage)
+    window = window_text(context.tokens, context.window, context.epoch)
+    return f"{usage_text(status.usage)} · window {window}"
 
 
 def _advise(place: Place, run_id: str, status: RunStatus) -> None:

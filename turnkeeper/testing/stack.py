@@ -276,7 +276,9 @@ def own_task_queue() -> str:
     return os.environ.get("TURNKEEPER_TASK_QUEUE") or TASK_QUEUE
 
 
-async def connect(address: str, state_dir: Path, *, task_queue: str | None = None) -> AgentClient:
+async def connect(
+    address: str, state_dir: Path, *, task_queue: str | None = None, namespace: str | None = None
+) -> AgentClient:
     """A client for the embedded server, whatever Temporal settings a person has of their own.
 
     Raises:
@@ -286,7 +288,7 @@ async def connect(address: str, state_dir: Path, *, task_queue: str | None = Non
     from turnkeeper.artifacts import open_store
     from turnkeeper.client import AgentClient
 
-    client = await AgentClient.connect(address, namespace=NAMESPACE, settings={})
+    client = await AgentClient.connect(address, namespace=namespace or NAMESPACE, settings={})
     where = os.environ.get("TURNKEEPER_ARTIFACTS") or str(state_dir / "artifacts")
     queue = task_queue or own_task_queue()
     return AgentClient(client.client, task_queue=queue, store=open_store(where))

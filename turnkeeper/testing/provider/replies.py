@@ -184,6 +184,14 @@ def text(value: str, **options: Unpack[Options]) -> MessageReply:
     return reply([{"type": "text", "text": value}], **options)
 
 
+def summary(said: str = "Nothing to note.", **options: Unpack[Options]) -> MessageReply:
+    """A summary as a run takes it: every heading that it asks for, `said` under each of them."""
+    # Here, since a provider that plays something else needs no packages.
+    from turnkeeper.epoch import HEADINGS
+
+    return text("\n".join(f"## {heading}\n{said}" for heading in HEADINGS), **options)
+
+
 def thinking(
     value: str, *, signature: str | None = None, **options: Unpack[Options]
 ) -> MessageReply:

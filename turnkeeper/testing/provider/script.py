@@ -9,6 +9,15 @@ first sending gets the first, the second the second, and the last one stays.
         [status(529), call("search", {"q": "revenue"})],
         lambda exchange: text(exchange.last_results[0].text),
     ]
+
+A sequence plays a run as long as its view only grows. A run that outgrows the model's window needs
+a function: it also asks for a summary, and in the shorter view after that `turn` begins anew, and
+`prompt` is the opening of that view. Where such a run stands is best read from its last result.
+
+    def script(exchange: Exchange) -> Reply:
+        if exchange.wants_summary:
+            return summary("Pages up to 7 are read.")
+        ...
 """
 
 from __future__ import annotations
@@ -46,7 +55,7 @@ class Exchange:
 
     @cached_property
     def turn(self) -> int:
-        """The number of assistant messages in the request."""
+        """The number of assistant messages in the request; after a summary it begins anew."""
         return sum(message["role"] == "assistant" for message in self.body["messages"])
 
     @property
@@ -72,8 +81,16 @@ class Exchange:
         ]
 
     @cached_property
+    def wants_summary(self) -> bool:
+        """Whether the run asks for a summary of itself, to be answered with `summary(...)`."""
+        # Here, since a provider that plays something else needs no packages.
+        from turnkeeper.epoch import SUMMARISE
+
+        return self.last_text.startswith(SUMMARISE.partition("{")[0])
+
+    @cached_property
     def prompt(self) -> str:
-        """The first text of a user, or an empty string."""
+        """The first text of a user, or an empty string; after a summary it is that."""
         return self._user_text(self.body["messages"])
 
     @cached_property
