@@ -421,6 +421,46 @@ async def test_a_summary_that_covers_too_little_is_used_if_there_is_no_better(
         await held(r)
 
 
+@tool(effect="once")
+def pay(note: str) -> str:
+    """Pay."""
+    return f"receipt 4711 for {len(note)}"
+
+
+async def test_a_limit_outlives_a_last_answer_that_does_not_fit(rig: RigFactory) -> None:
+    """The run had reached its limit: it ends so, and not as one that failed."""
+    script = [call("page", {"number": 0}), call("pay", {"note": "w" * 60_000}), text("Never.")]
+    limits = Limits(turns=2, on_limit="answer")
+    async with rig(script, tools=[page, pay], limits=limits, provider={"window": WINDOW}) as r:
+        result = await r.run("Read the report.")
+        assert (result.outcome, result.reason) == ("turn_limit", "2 of 2 turns used")
+        await held(r)
+
+
+async def test_the_last_results_of_a_run_that_just_continued_are_told(rig: RigFactory) -> None:
+    """It ends before another generation: what its last call returned is in its state alone."""
+
+    def script(x: Exchange) -> Reply:
+        if x.turn == 3:
+            return call("pay", {"note": "w" * 60_000})
+        return call("page", {"number": x.turn, "size": 300})
+
+    async with rig(
+        script,
+        tools=[page, pay],
+        limits=PATIENT,
+        history=HistoryPolicy(events=50),
+        context=ContextPolicy(mode="recent"),
+        provider={"window": WINDOW},
+    ) as r:
+        result = await r.run("Read the report.")
+        assert result.outcome == "context_overflow"
+        assert len(await r.executions()) > 1
+        told = (await r.transcript()).entries
+        assert told[-1].value["text"] == "receipt 4711 for 60000"
+        assert sum(e.kind == "result" for e in told) == 4
+
+
 @pytest.mark.parametrize("how", ["stop", "cancel"])
 async def test_a_summary_does_not_hold_up_an_end(rig: RigFactory, how: str) -> None:
     """A run that waits for one is stopped, or cancelled, at once; what it may have cost counts."""

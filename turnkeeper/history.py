@@ -188,12 +188,14 @@ class HistoryReader:
                 back = _Walk(graph.newest)
             if back is not None and back.follow(graph, known):
                 break
+        # The last results of a run that has just continued are in its state alone.
+        unsent = found.state.pending if back is None and found.state is not None else []
         back = back or _Walk(found.state.base if found.state else Position())
         found.view = back.wanted
         epochs = [*back.epochs, *([found.state.context.epoch] if found.state else [])]
         found.epochs = {e.number + 1: e.said.entries for e in epochs if e is not None}
         await self._before(back.at, found, known or Place())
-        found.entries = [*found.entries, *back.entries()]
+        found.entries = [*found.entries, *back.entries(), *unsent]
         answered = {e.value["call_id"] for e in found.entries if e.kind == "result"}
         found.tail = [
             t

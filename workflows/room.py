@@ -50,12 +50,20 @@ class MakesRoom:
         cockpit.show(state)
         while state.room() is Room.NONE and state.outcome is None and not self._interrupted():
             if why := state.no_room():
-                state.end("context_overflow", why)
+                self._no_answer("context_overflow", why)
                 break
             await self._summary_written()
             if not self._interrupted():
                 await self._alone(self._shorten())
         state.making_room = False
+
+    def _no_answer(self, outcome: str, why: str) -> None:
+        """End the run: at the limit that it has reached, if only its last answer is missing."""
+        state = self.state
+        # Asked for last: it leaves an event in the history.
+        if state.closing and workflow.patched("limit-outlives-overflow"):
+            state.end(state.closing, state.reason)
+        state.end(outcome, why)
 
     def _prepare(self) -> None:
         """Begin a summary beside the turns, so that no turn has to wait for it."""
@@ -138,7 +146,7 @@ class MakesRoom:
             )
         except ActivityError as error:
             if not failures.is_cancelled(error):
-                state.end(*failures.end_of(error, "state_lost"))
+                self._no_answer(*failures.end_of(error, "state_lost"))
             return
         if shorter.epoch is None:
             await self._summarise()
