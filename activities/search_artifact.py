@@ -52,6 +52,8 @@ async def search_artifact(
     search = Search(query)
     if await is_pdf(ctx, artifact):
         return await _pages(search, await ctx.artifact(artifact), page)
+    if page > 1:
+        raise ToolFailed("It is no PDF and has no pages: search it without page.")
     async for chunk in chunks(ctx, artifact):
         await asyncio.to_thread(search.take, chunk)
     return search.told()

@@ -35,7 +35,7 @@ def test_the_demo_answers_and_says_where_to_look(state: Path) -> None:
     assert re.findall(r"^turn (\d)", shown, re.MULTILINE) == ["1", "2", "3"]
     for phase in ("GENERATE", "PARSE", "EXECUTE", "RESUME"):
         assert len(re.findall(rf"\b{phase}\b", shown)) >= 3
-    assert "Revenue 2025: $412.0M" in shown
+    assert "Revenue 2025: $412.0M" in " ".join(shown.split())
     assert "-> 28840000" in shown
     assert "answer    About $28.84M." in shown
     assert "outcome   completed · 3 turns · 2 tool calls" in shown

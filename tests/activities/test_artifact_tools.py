@@ -88,6 +88,8 @@ async def test_words_are_found_in_the_pages_of_a_pdf(monkeypatch: pytest.MonkeyP
         "Pages 1 to 2 of 8 were searched. page=3 searches on."
     ]
     assert (await search(book, "2003", page=3))[1] == "page 3: Catalog of year 2003"
+    with pytest.raises(ToolFailed, match="no PDF"):
+        await search(b"text", "text", page=2)
 
 
 async def test_what_is_binary_is_not_shown() -> None:
