@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import obstore
 import pytest
 from obstore.store import LocalStore, MemoryStore
 
+from tests.rig import until
 from turnkeeper import artifacts, blocks
 from turnkeeper.artifacts import ArtifactStore, FolderStore, Holding, ObjectStore
 from turnkeeper.errors import StateLost
@@ -156,6 +160,42 @@ async def test_what_is_missing_is_lost_unless_all_of_the_run_is(place: Place) ->
         await store.read("run", one, 0, 1)
     with pytest.raises(OSError, match="has nothing of this run"):
         await store.get("another run", one)
+
+
+@pytest.mark.parametrize("action", ["put", "get", "read"])
+async def test_a_folder_that_hangs_holds_no_thread_of_the_loops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    """Names are resolved in those, also for runs that use no store."""
+    opened = threading.Event()
+    waiting = threading.Semaphore(0)
+
+    def hung(*_: Any) -> Any:
+        waiting.release()
+        opened.wait(10)
+        raise OSError("it hung")
+
+    monkeypatch.setattr(artifacts, "_is_there", hung)
+    monkeypatch.setattr(Path, "open", hung)
+    monkeypatch.setattr(Path, "read_bytes", hung)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    store = FolderStore(tmp_path)
+    (tmp_path / artifacts._owner_key("run")).mkdir()
+    for mark in artifacts._marks("run", None):
+        (tmp_path / artifacts._owner_key("run") / mark).touch()
+    arguments: dict[str, Any] = {"put": (b"a",), "get": ("0" * 64,), "read": ("0" * 64, 0, 1)}
+    work = [
+        asyncio.ensure_future(getattr(store, action)("run", *arguments[action])) for _ in range(4)
+    ]
+    try:
+        async with asyncio.timeout(5):
+            await until(lambda: waiting.acquire(blocking=False))
+            assert await asyncio.to_thread(lambda: "free") == "free"
+    finally:
+        opened.set()
+        assert all(
+            isinstance(r, OSError) for r in await asyncio.gather(*work, return_exceptions=True)
+        )
 
 
 async def test_storing_again_mends(place: Place) -> None:

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
 from turnkeeper.blocks import BLOCK_BYTES, Part, Proof, Proofs, Prover
@@ -51,6 +53,11 @@ _GONE = re.compile(r"\.gone\.([0-9a-f]{32})\.[0-9a-f]{32}")
 """What a collection has taken away; it is there for longer only if that died."""
 _HOSTS = 200
 """Hosts that a folder remembers."""
+_FOLDER_THREADS = 8
+"""Reads and writes of a folder at once; what is in one of them may have 64 MB in memory."""
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -238,35 +245,36 @@ class FolderStore:
         self._proofs = Proofs()
         self._seen: dict[str, list[Path]] | None = None
         """What `_folders` answered last."""
+        # Of its own: a disk that hangs would hold all threads of the loop's, which names are
+        # resolved in, and so stop runs that have nothing to do with it.
+        self._threads = ThreadPoolExecutor(_FOLDER_THREADS, thread_name_prefix="artifacts")
 
     async def put(self, owner: str, data: bytes) -> str:
         """See `ArtifactStore`."""
         artifact = await _checked(data)
-        await asyncio.to_thread(self._write, owner, artifact, data)
+        await self._in_thread(self._write, owner, artifact, data)
         return artifact
 
     async def get(self, owner: str, artifact: str) -> bytes:
         """See `ArtifactStore`."""
         path = self.root / _key(owner, artifact)
-        with self._told(path, artifact):
-            data = await asyncio.to_thread(path.read_bytes)
+        data = await self._in_thread(self._whole, path, artifact)
         return await _verified(artifact, data)
 
     async def read(self, owner: str, artifact: str, offset: int, length: int) -> Part:
         """See `ArtifactStore`."""
         path = self.root / _key(owner, artifact)
-        with self._told(path, artifact):
-            return await asyncio.to_thread(self._part, path, artifact, offset, length)
+        return await self._in_thread(self._part, path, artifact, offset, length)
 
     async def holdings(self) -> AsyncIterator[Holding]:
         """See `ArtifactStore`."""
-        folders = await asyncio.to_thread(self._folders)
+        folders = await self._in_thread(self._folders)
         for key, own in folders.items():
-            yield await asyncio.to_thread(self._held, key, own)
+            yield await self._in_thread(self._held, key, own)
 
     async def remove(self, key: str, *, before: float) -> Holding | None:
         """See `ArtifactStore`."""
-        return await asyncio.to_thread(self._remove, key, before)
+        return await self._in_thread(self._remove, key, before)
 
     async def meet(self, host: str) -> set[str]:
         """Note that a host's workers use this folder; answers all hosts whose workers do.
@@ -274,7 +282,11 @@ class FolderStore:
         Raises:
             OSError: it cannot be written.
         """
-        return await asyncio.to_thread(self._meet, host)
+        return await self._in_thread(self._meet, host)
+
+    async def _in_thread(self, work: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:
+        bound = functools.partial(work, *args, **options)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, bound)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -288,14 +300,19 @@ class FolderStore:
                 raise OSError(f"the artifact folder {self.root} has nothing of this run") from None
             raise StateLost(f"artifact {artifact[:12]} is not in {self.root}") from None
 
+    def _whole(self, path: Path, artifact: str) -> bytes:
+        with self._told(path, artifact):
+            return path.read_bytes()
+
     def _part(self, path: Path, artifact: str, offset: int, length: int) -> Part:
-        proof = self._proofs.get(str(path)) or self._prove(path, artifact)
-        start, end = proof.span(offset, length)
-        with path.open("rb") as file:
-            file.seek(start)
-            data = file.read(end - start)
-        if len(data) != end - start or not proof.holds(start, data):
-            raise _changed(artifact, path.stat().st_size)
+        with self._told(path, artifact):
+            proof = self._proofs.get(str(path)) or self._prove(path, artifact)
+            start, end = proof.span(offset, length)
+            with path.open("rb") as file:
+                file.seek(start)
+                data = file.read(end - start)
+            if len(data) != end - start or not proof.holds(start, data):
+                raise _changed(artifact, path.stat().st_size)
         return Part(data[offset - start : offset - start + length] if data else b"", proof.size)
 
     def _prove(self, path: Path, artifact: str) -> Proof:
