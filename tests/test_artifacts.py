@@ -20,7 +20,7 @@ from obstore.store import LocalStore, MemoryStore
 from tests.rig import until
 from turnkeeper import artifacts, blocks
 from turnkeeper.artifacts import ArtifactStore, FolderStore, Holding, ObjectStore
-from turnkeeper.errors import StateLost
+from turnkeeper.errors import NothingStored, StateLost
 
 LARGE = b"x" * 1_000_000
 HERE, ELSEWHERE = "default.1", "default.2"
@@ -160,6 +160,23 @@ async def test_what_is_missing_is_lost_unless_all_of_the_run_is(place: Place) ->
         await store.read("run", one, 0, 1)
     with pytest.raises(OSError, match="has nothing of this run"):
         await store.get("another run", one)
+
+
+async def test_a_store_of_other_runs_is_told_from_one_that_is_away(place: Place) -> None:
+    """What has nothing of any run may be a folder that is not mounted, or a wrong bucket; but not
+    one that holds other runs' objects."""
+    store = place()
+    for _ in range(2):
+        for reading in (store.get("run", "0" * 64), store.read("run", "0" * 64, 0, 1)):
+            with pytest.raises(OSError, match="has nothing of this run") as told:
+                await reading
+            assert not isinstance(told.value, NothingStored)
+        if isinstance(store, FolderStore):
+            store.root.mkdir(exist_ok=True)
+    await store.put("another run", b"one")
+    for reading in (store.get("run", "0" * 64), store.read("run", "0" * 64, 0, 1)):
+        with pytest.raises(NothingStored):
+            await reading
 
 
 @pytest.mark.parametrize("action", ["put", "get", "read"])

@@ -27,7 +27,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
 from turnkeeper.blocks import BLOCK_BYTES, Part, Proof, Proofs, Prover
-from turnkeeper.errors import StateLost
+from turnkeeper.errors import NothingStored, StateLost
 
 __all__ = [
     "DEFAULT_URL",
@@ -53,6 +53,8 @@ _GONE = re.compile(r"\.gone\.([0-9a-f]{32})\.[0-9a-f]{32}")
 """What a collection has taken away; it is there for longer only if that died."""
 _HOSTS = 200
 """Hosts that a folder remembers."""
+_FIRST_NAMES = 1_000
+"""Of a bucket, to tell whether it is an artifact store's: one request."""
 _FOLDER_THREADS = 8
 """Reads and writes of a folder at once; what is in one of them may have 64 MB in memory."""
 
@@ -94,6 +96,7 @@ class ArtifactStore(Protocol):
 
         Raises:
             StateLost: there is none, or its content is not what was stored.
+            NothingStored: the store has nothing of this owner, but of others.
             OSError: the store cannot be read now.
         """
         ...
@@ -106,6 +109,7 @@ class ArtifactStore(Protocol):
 
         Raises:
             StateLost: there is none, or its content is not what was stored.
+            NothingStored: the store has nothing of this owner, but of others.
             OSError: the store cannot be read now.
         """
         ...
@@ -295,10 +299,18 @@ class FolderStore:
         try:
             yield
         except FileNotFoundError:
-            if not path.parent.is_dir():
-                # Nothing of the run is here: a folder that is not mounted is no loss yet.
-                raise OSError(f"the artifact folder {self.root} has nothing of this run") from None
-            raise StateLost(f"artifact {artifact[:12]} is not in {self.root}") from None
+            if path.parent.is_dir():
+                raise StateLost(f"artifact {artifact[:12]} is not in {self.root}") from None
+            # A folder that is not mounted is not there, or empty, and no loss yet.
+            away = NothingStored if self._has_owners() else OSError
+            raise away(f"the artifact folder {self.root} has nothing of this run") from None
+
+    def _has_owners(self) -> bool:
+        try:
+            with os.scandir(self.root) as found:
+                return any(_KEY.fullmatch(entry.name) for entry in found)
+        except FileNotFoundError:
+            return False
 
     def _whole(self, path: Path, artifact: str) -> bytes:
         with self._told(path, artifact):
@@ -554,11 +566,19 @@ class ObjectStore:
                 yield
         except FileNotFoundError:
             with _as_oserror():
-                stored = await self._listed(f"{_owner_key(owner)}/")
-            if not stored:
+                if await self._listed(f"{_owner_key(owner)}/"):
+                    raise StateLost(f"artifact {artifact[:12]} is not in the store") from None
                 # A wrong bucket, or one that is not there, is no loss yet.
-                raise OSError("the artifact store has nothing of this run") from None
-            raise StateLost(f"artifact {artifact[:12]} is not in the store") from None
+                away = NothingStored if await self._has_owners() else OSError
+            raise away("the artifact store has nothing of this run") from None
+
+    async def _has_owners(self) -> bool:
+        """Whether some of the first names are ours."""
+        import obstore
+
+        async for batch in obstore.list(self._store, chunk_size=_FIRST_NAMES):
+            return any(_KEY.fullmatch(thing["path"].partition("/")[0]) for thing in batch)
+        return False
 
     async def _prove(self, key: str, artifact: str) -> Proof:
         import obstore
