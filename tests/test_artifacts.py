@@ -364,6 +364,81 @@ async def test_a_collection_that_died_is_finished_by_the_next(tmp_path: Path) ->
     assert list(store.root.iterdir()) == []
 
 
+async def test_storing_outlasts_several_collections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of which takes the folder away just before something is written; but not any number."""
+    publish = artifacts._publish
+    left = 0
+
+    def published(path: Path, data: bytes) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            path.parent.rename(tmp_path / f".gone.{path.parent.name}.{left:032}")
+        publish(path, data)
+
+    monkeypatch.setattr(artifacts, "_publish", published)
+    monkeypatch.setattr(artifacts, "_PAUSE_SECONDS", 0)
+    store = FolderStore(tmp_path)
+    left = 5
+    assert await store.get("run", await store.put("run", b"a")) == b"a"
+    left = 1_000
+    with pytest.raises(OSError, match="No such file"):
+        await store.put("run", b"b")
+    assert left > 900
+
+
+@pytest.mark.parametrize("moment", [1, 2])
+async def test_two_collections_at_once_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """Whether the other one takes a folder before this one does or from its hands: it is gone."""
+    store, other = FolderStore(tmp_path), FolderStore(tmp_path)
+    await store.put("run", b"a")
+    key = (await held(store))["run"].key
+    held_by, looks = FolderStore._held, 0
+
+    def looked(self: FolderStore, *args: Any) -> Any:
+        nonlocal looks
+        found = held_by(self, *args)
+        looks += self is store
+        if looks == moment and self is store:
+            assert other._remove(key, LATER) is not None
+        return found
+
+    monkeypatch.setattr(FolderStore, "_held", looked)
+    assert await store.remove(key, before=LATER) is None
+    assert list(store.root.iterdir()) == []
+
+
+async def test_what_a_collection_died_putting_back_is_put_back_by_the_next(tmp_path: Path) -> None:
+    """Beside what was stored anew, which stays as new as it is."""
+    store = FolderStore(tmp_path, namespace=HERE)
+    first, second = await store.put("run", b"first"), await store.put("run", b"second")
+    own = tmp_path / (await held(store))["run"].key
+    gone = own.rename(tmp_path / f".gone.{own.name}.{'0' * 32}")
+    os.utime(gone / first, (1, 1))
+    assert await store.put("run", b"first") == first
+    assert await FolderStore(tmp_path).remove(own.name, before=1_000) is None
+    assert await store.get("run", second) == b"second"
+    assert (own / first).stat().st_mtime > 1_000
+    assert list(store.root.iterdir()) == [own]
+
+
+async def test_what_is_removed_while_holdings_are_told_is_left_out(tmp_path: Path) -> None:
+    """By another collection: it is no failure of this one."""
+    store = FolderStore(tmp_path)
+    for number in range(3):
+        await store.put(f"run-{number}", b"a")
+    found = store.holdings()
+    first = await anext(found)
+    for path in sorted(store.root.iterdir()):
+        if path.name != first.key:
+            await FolderStore(tmp_path).remove(path.name, before=LATER)
+    assert [holding async for holding in found] == []
+
+
 async def test_a_collection_lists_a_folder_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ import contextlib
 import functools
 import os
 import re
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -55,6 +56,11 @@ _HOSTS = 200
 """Hosts that a folder remembers."""
 _FIRST_NAMES = 1_000
 """Of a bucket, to tell whether it is an artifact store's: one request."""
+_WRITES = 10
+"""Attempts to write in a folder that collections take away."""
+_PAUSE_SECONDS = 0.005
+_TAKEN = (FileNotFoundError, FileExistsError)
+"""What writing meets where a folder vanishes; `mkdir` says that it exists if it vanishes then."""
 _FOLDER_THREADS = 8
 """Reads and writes of a folder at once; what is in one of them may have 64 MB in memory."""
 
@@ -274,7 +280,9 @@ class FolderStore:
         """See `ArtifactStore`."""
         folders = await self._in_thread(self._folders)
         for key, own in folders.items():
-            yield await self._in_thread(self._held, key, own)
+            held = await self._in_thread(self._still_held, key, own)
+            if held is not None:
+                yield held
 
     async def remove(self, key: str, *, before: float) -> Holding | None:
         """See `ArtifactStore`."""
@@ -342,11 +350,12 @@ class FolderStore:
 
     def _write(self, owner: str, artifact: str, data: bytes) -> None:
         path = self.root / _key(owner, artifact)
-        try:
-            self._write_beside_marks(path, owner, data)
-        except FileNotFoundError:
-            # A collection has just taken the owner's folder away: see `_remove`.
-            self._write_beside_marks(path, owner, data)
+        for again in range(1, _WRITES):
+            # A collection may just have taken the owner's folder away: see `_remove_folder`.
+            with contextlib.suppress(*_TAKEN):
+                return self._write_beside_marks(path, owner, data)
+            time.sleep(_PAUSE_SECONDS * again)
+        return self._write_beside_marks(path, owner, data)
 
     def _write_beside_marks(self, path: Path, owner: str, data: bytes) -> None:
         # Objects are found by owner later on, when Temporal no longer knows the run.
@@ -374,12 +383,17 @@ class FolderStore:
         self._seen = found
         return found
 
+    def _still_held(self, key: str, folders: list[Path]) -> Holding | None:
+        """None if another collection has removed it since."""
+        held = self._held(key, folders)
+        return held if any(folder.is_dir() for folder in folders) else None
+
     def _held(self, key: str, folders: Iterable[Path]) -> Holding:
         owner: bytes | None = None
         stored: list[_Stored] = []
         for folder in folders:
-            stored += _listed(folder)
             with contextlib.suppress(FileNotFoundError):
+                stored += _listed(folder)
                 owner = (folder / _OWNER).read_bytes()
         return _holding(key, owner, stored)
 
@@ -390,22 +404,26 @@ class FolderStore:
         seen = self._folders() if self._seen is None else self._seen
         removed: Holding | None = None
         for folder in dict.fromkeys([*seen.get(key, ()), self.root / key]):
-            if not folder.is_dir():
-                continue
-            held = self._held(key, [folder])
-            if held.newest >= before:
-                continue
-            # Taken away at once, then looked at: whoever stores in it now finds it gone and stores
-            # anew, and what was stored until now is seen here and put back.
-            gone = folder.rename(self.root / f".gone.{key}.{uuid.uuid4().hex}")
-            if self._held(key, [gone]).newest >= before:
-                _put_back(gone, folder)
-                continue
-            for thing in sorted(gone.iterdir(), key=lambda p: _marks_last(p.name)):
-                thing.unlink(missing_ok=True)
-            gone.rmdir()
-            removed = held
+            # What has vanished meanwhile another collection has taken, and sees to.
+            with contextlib.suppress(FileNotFoundError):
+                removed = self._remove_folder(key, folder, before) or removed
         return removed
+
+    def _remove_folder(self, key: str, folder: Path, before: float) -> Holding | None:
+        own = self.root / key
+        held = self._held(key, [folder])
+        if folder == own and held.newest >= before:
+            return None
+        # Taken away at once, then looked at: whoever stores in it now finds it gone and stores
+        # anew, and what was stored until now is seen here and put back.
+        gone = folder.rename(self.root / f".gone.{key}.{uuid.uuid4().hex}")
+        if self._held(key, [gone]).newest >= before:
+            _put_back(gone, own)
+            return None
+        for thing in sorted(gone.iterdir(), key=lambda p: _marks_last(p.name)):
+            thing.unlink(missing_ok=True)
+        gone.rmdir()
+        return held
 
     def _meet(self, host: str) -> set[str]:
         folder = self.root / ".hosts"
@@ -429,11 +447,26 @@ def _listed(folder: Path) -> list[_Stored]:
 
 def _put_back(gone: Path, folder: Path) -> None:
     """What was taken away, beside what may have been stored anew."""
-    folder.mkdir(exist_ok=True)
-    for thing in gone.iterdir():
-        thing.replace(folder / thing.name)
+    # The newest last: another collection that takes the rest sees that it has to be put back.
+    for thing in sorted(_listed(gone), key=lambda t: t.time):
+        _move(gone / thing.name, folder / thing.name)
     gone.rmdir()
     _sync(folder)
+
+
+def _move(path: Path, to: Path) -> None:
+    for _ in range(_WRITES):
+        with contextlib.suppress(*_TAKEN):
+            to.parent.mkdir(exist_ok=True)
+            if to.exists():
+                # Stored anew, and its time tells so.
+                path.unlink()
+            else:
+                path.replace(to)
+            return
+        if not path.exists():
+            raise FileNotFoundError(f"{path} was taken by another collection")
+    raise OSError(f"{to.parent} is taken away again and again")
 
 
 def _is_there(path: Path, data: bytes) -> bool:
