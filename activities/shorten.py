@@ -20,6 +20,7 @@ from turnkeeper.artifacts import ArtifactStore, artifact_id
 from turnkeeper.contract import SHORTEN, Epoch, ShortenInput, ShortenOutput
 from turnkeeper.entries import Entry
 from turnkeeper.epoch import (
+    ARTIFACTS_NAMED,
     Opening,
     bulky_results,
     carried,
@@ -34,7 +35,13 @@ from turnkeeper.view import View, size
 
 MAX_ARTIFACTS_NAMED = 20
 """Ids that an opening repeats of what it leaves out, the last ones."""
-_ARTIFACT = re.compile(r"\b[0-9a-f]{64}\b")
+_ID = r"[0-9a-f]{64}"
+_ARTIFACT = re.compile(
+    rf"(?:whole text is artifact|read before: read_artifact| bytes, artifact) ({_ID})\b"
+)
+"""In the words of `results.extract`, `epoch.reference` and `Attachments`. Any other hash is most
+likely a tool's own, of which a list of files has hundreds."""
+_CARRIED = re.compile(rf"{re.escape(ARTIFACTS_NAMED)}({_ID}(?:, {_ID})*)\Z")
 
 _BULKY = 500
 """Bytes of a result that becomes a reference when not even the last turns fit."""
@@ -173,11 +180,13 @@ def _weight(entries: Sequence[Entry]) -> int:
 
 
 def _artifacts(left_out: Sequence[Entry], summary: str) -> str:
-    """Ids that stood in what is left out, and that the summary does not name."""
+    """Ids that the runtime told of in what is left out, and that the summary does not name."""
     found: dict[str, None] = {}
     for entry in left_out:
-        text = entry.value.get("text")
-        found |= dict.fromkeys(_ARTIFACT.findall(text) if isinstance(text, str) else ())
+        if entry.kind == "result":
+            found |= dict.fromkeys(_ARTIFACT.findall(entry.value["text"]))
+        elif entry.kind == "message" and (named := _CARRIED.search(entry.value["text"])):
+            found |= dict.fromkeys(named[1].split(", "))
     return ", ".join([i for i in found if i not in summary][-MAX_ARTIFACTS_NAMED:])
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,9 +17,10 @@ import obstore
 import pytest
 from obstore.store import LocalStore, MemoryStore
 
+from tests.rig import until
 from turnkeeper import artifacts, blocks
 from turnkeeper.artifacts import ArtifactStore, FolderStore, Holding, ObjectStore
-from turnkeeper.errors import StateLost
+from turnkeeper.errors import NothingStored, StateLost
 
 LARGE = b"x" * 1_000_000
 HERE, ELSEWHERE = "default.1", "default.2"
@@ -156,6 +160,59 @@ async def test_what_is_missing_is_lost_unless_all_of_the_run_is(place: Place) ->
         await store.read("run", one, 0, 1)
     with pytest.raises(OSError, match="has nothing of this run"):
         await store.get("another run", one)
+
+
+async def test_a_store_of_other_runs_is_told_from_one_that_is_away(place: Place) -> None:
+    """What has nothing of any run may be a folder that is not mounted, or a wrong bucket; but not
+    one that holds other runs' objects."""
+    store = place()
+    for _ in range(2):
+        for reading in (store.get("run", "0" * 64), store.read("run", "0" * 64, 0, 1)):
+            with pytest.raises(OSError, match="has nothing of this run") as told:
+                await reading
+            assert not isinstance(told.value, NothingStored)
+        if isinstance(store, FolderStore):
+            store.root.mkdir(exist_ok=True)
+    await store.put("another run", b"one")
+    for reading in (store.get("run", "0" * 64), store.read("run", "0" * 64, 0, 1)):
+        with pytest.raises(NothingStored):
+            await reading
+
+
+@pytest.mark.parametrize("action", ["put", "get", "read"])
+async def test_a_folder_that_hangs_holds_no_thread_of_the_loops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    """Names are resolved in those, also for runs that use no store."""
+    opened = threading.Event()
+    waiting = threading.Semaphore(0)
+
+    def hung(*_: Any) -> Any:
+        waiting.release()
+        opened.wait(10)
+        raise OSError("it hung")
+
+    monkeypatch.setattr(artifacts, "_is_there", hung)
+    monkeypatch.setattr(Path, "open", hung)
+    monkeypatch.setattr(Path, "read_bytes", hung)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+    store = FolderStore(tmp_path)
+    (tmp_path / artifacts._owner_key("run")).mkdir()
+    for mark in artifacts._marks("run", None):
+        (tmp_path / artifacts._owner_key("run") / mark).touch()
+    arguments: dict[str, Any] = {"put": (b"a",), "get": ("0" * 64,), "read": ("0" * 64, 0, 1)}
+    work = [
+        asyncio.ensure_future(getattr(store, action)("run", *arguments[action])) for _ in range(4)
+    ]
+    try:
+        async with asyncio.timeout(5):
+            await until(lambda: waiting.acquire(blocking=False))
+            assert await asyncio.to_thread(lambda: "free") == "free"
+    finally:
+        opened.set()
+        assert all(
+            isinstance(r, OSError) for r in await asyncio.gather(*work, return_exceptions=True)
+        )
 
 
 async def test_storing_again_mends(place: Place) -> None:
@@ -305,6 +362,81 @@ async def test_a_collection_that_died_is_finished_by_the_next(tmp_path: Path) ->
     assert (await held(store))["run"].objects == 1
     assert await store.remove(key, before=LATER) is not None
     assert list(store.root.iterdir()) == []
+
+
+async def test_storing_outlasts_several_collections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of which takes the folder away just before something is written; but not any number."""
+    publish = artifacts._publish
+    left = 0
+
+    def published(path: Path, data: bytes) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            path.parent.rename(tmp_path / f".gone.{path.parent.name}.{left:032}")
+        publish(path, data)
+
+    monkeypatch.setattr(artifacts, "_publish", published)
+    monkeypatch.setattr(artifacts, "_PAUSE_SECONDS", 0)
+    store = FolderStore(tmp_path)
+    left = 5
+    assert await store.get("run", await store.put("run", b"a")) == b"a"
+    left = 1_000
+    with pytest.raises(OSError, match="No such file"):
+        await store.put("run", b"b")
+    assert left > 900
+
+
+@pytest.mark.parametrize("moment", [1, 2])
+async def test_two_collections_at_once_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """Whether the other one takes a folder before this one does or from its hands: it is gone."""
+    store, other = FolderStore(tmp_path), FolderStore(tmp_path)
+    await store.put("run", b"a")
+    key = (await held(store))["run"].key
+    held_by, looks = FolderStore._held, 0
+
+    def looked(self: FolderStore, *args: Any) -> Any:
+        nonlocal looks
+        found = held_by(self, *args)
+        looks += self is store
+        if looks == moment and self is store:
+            assert other._remove(key, LATER) is not None
+        return found
+
+    monkeypatch.setattr(FolderStore, "_held", looked)
+    assert await store.remove(key, before=LATER) is None
+    assert list(store.root.iterdir()) == []
+
+
+async def test_what_a_collection_died_putting_back_is_put_back_by_the_next(tmp_path: Path) -> None:
+    """Beside what was stored anew, which stays as new as it is."""
+    store = FolderStore(tmp_path, namespace=HERE)
+    first, second = await store.put("run", b"first"), await store.put("run", b"second")
+    own = tmp_path / (await held(store))["run"].key
+    gone = own.rename(tmp_path / f".gone.{own.name}.{'0' * 32}")
+    os.utime(gone / first, (1, 1))
+    assert await store.put("run", b"first") == first
+    assert await FolderStore(tmp_path).remove(own.name, before=1_000) is None
+    assert await store.get("run", second) == b"second"
+    assert (own / first).stat().st_mtime > 1_000
+    assert list(store.root.iterdir()) == [own]
+
+
+async def test_what_is_removed_while_holdings_are_told_is_left_out(tmp_path: Path) -> None:
+    """By another collection: it is no failure of this one."""
+    store = FolderStore(tmp_path)
+    for number in range(3):
+        await store.put(f"run-{number}", b"a")
+    found = store.holdings()
+    first = await anext(found)
+    for path in sorted(store.root.iterdir()):
+        if path.name != first.key:
+            await FolderStore(tmp_path).remove(path.name, before=LATER)
+    assert [holding async for holding in found] == []
 
 
 async def test_a_collection_lists_a_folder_once(

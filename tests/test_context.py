@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from activities import shorten
+from activities.results import extract
 from tests.prose import prose
 from tests.restoring import RestoringRun
 from tests.rig import Rig, RigFactory, until
 from turnkeeper import Limits, tool
-from turnkeeper.entries import Entry, Position
+from turnkeeper.entries import Entry, Position, message, result
+from turnkeeper.epoch import ARTIFACTS_NAMED, reference
 from turnkeeper.spec import ContextPolicy, HistoryPolicy, ModelSpec
 from turnkeeper.testing import Exchange, Reply, call, calls, status, text
 from turnkeeper.testing.provider import reply, thinking, unknown_delta
@@ -459,6 +463,51 @@ async def test_the_last_results_of_a_run_that_just_continued_are_told(rig: RigFa
         told = (await r.transcript()).entries
         assert told[-1].value["text"] == "receipt 4711 for 60000"
         assert sum(e.kind == "result" for e in told) == 4
+
+
+def test_what_a_reference_stands_for_is_named() -> None:
+    """Both what lies there, and what that told of itself; not if the summary names it."""
+    whole, told = "a" * 64, "b" * 64
+    long = result("c1", "export", extract("x" * 10_000, 1_000, told))
+    named = shorten._artifacts([reference(long, whole), message(f"artifact {'c' * 64}")], "")
+    assert named == f"{whole}, {told}"
+    assert shorten._artifacts([reference(long, whole)], f"See {told}.") == whole
+
+
+async def test_hashes_of_a_tools_own_are_no_artifacts(rig: RigFactory) -> None:
+    """However many it prints: what an opening names, and the next one again, are the artifacts that
+    the runtime told of, a long result and bytes."""
+    openings: list[str] = []
+
+    @tool(effect="read")
+    def export() -> list[Any]:
+        """Something too large to show."""
+        return ["x" * 60_000, b"\xff\x00"]
+
+    @tool(effect="read")
+    def sums(number: int) -> str:
+        """As sha256sum prints them."""
+        named = [f"{number}-{i}" for i in range(25)]
+        return "\n".join(f"{sha256(n.encode()).hexdigest()}  {n}" for n in named)
+
+    def script(x: Exchange) -> Reply:
+        if asked_for_summary(x):
+            return text(SUMMARY)
+        if "was shortened" in x.prompt and x.prompt not in openings:
+            openings.append(x.prompt)
+        if x.turn == 0:
+            return call("export")
+        return text("Done.") if len(openings) == 2 else call("sums", {"number": x.turn})
+
+    async with rig(script, tools=[export, sums], limits=PATIENT, provider={"window": WINDOW}) as r:
+        assert (await r.run("Read.", id="run")).outcome == "completed"
+        await held(r)
+        for opening in openings:
+            named = opening.partition(ARTIFACTS_NAMED)[2].split(", ")
+            stored = [await r.store.get("run", artifact) for artifact in named]
+            assert b"\xff\x00" in stored
+            assert any(b"x" * 60_000 in data for data in stored)
+    assert len(openings) == 2
 
 
 @pytest.mark.parametrize("how", ["stop", "cancel"])

@@ -131,6 +131,23 @@ async def test_an_artifact_of_another_run_is_not_read(rig: RigFactory) -> None:
     assert "does not exist in this run" in answer
 
 
+async def test_a_made_up_id_is_told_at_once(rig: RigFactory) -> None:
+    """Also where the run has stored nothing yet: not as a store that is away, which is tried for a
+    minute."""
+
+    def script(x: Exchange) -> Reply:
+        if x.turn == 0:
+            return call("read_artifact", {"artifact": "a" * 64})
+        return text(x.last_results[0].text)
+
+    async with rig(script, tools=[small]) as r:
+        await r.store.put("another run", b"one")
+        with capture_logs() as logs:
+            answer = (await r.run("Read.")).answer or ""
+    assert "does not exist in this run" in answer
+    assert not [line for line in logs if line["event"] == "tool raised"]
+
+
 async def test_a_damaged_segment_is_told_to_who_recalls(
     rig: RigFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,20 +12,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
+import time
 import uuid
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
 from turnkeeper.blocks import BLOCK_BYTES, Part, Proof, Proofs, Prover
-from turnkeeper.errors import StateLost
+from turnkeeper.errors import NothingStored, StateLost
 
 __all__ = [
     "DEFAULT_URL",
@@ -51,6 +54,18 @@ _GONE = re.compile(r"\.gone\.([0-9a-f]{32})\.[0-9a-f]{32}")
 """What a collection has taken away; it is there for longer only if that died."""
 _HOSTS = 200
 """Hosts that a folder remembers."""
+_FIRST_NAMES = 1_000
+"""Of a bucket, to tell whether it is an artifact store's: one request."""
+_WRITES = 10
+"""Attempts to write in a folder that collections take away."""
+_PAUSE_SECONDS = 0.005
+_TAKEN = (FileNotFoundError, FileExistsError)
+"""What writing meets where a folder vanishes; `mkdir` says that it exists if it vanishes then."""
+_FOLDER_THREADS = 8
+"""Reads and writes of a folder at once; what is in one of them may have 64 MB in memory."""
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -87,6 +102,7 @@ class ArtifactStore(Protocol):
 
         Raises:
             StateLost: there is none, or its content is not what was stored.
+            NothingStored: the store has nothing of this owner, but of others.
             OSError: the store cannot be read now.
         """
         ...
@@ -99,6 +115,7 @@ class ArtifactStore(Protocol):
 
         Raises:
             StateLost: there is none, or its content is not what was stored.
+            NothingStored: the store has nothing of this owner, but of others.
             OSError: the store cannot be read now.
         """
         ...
@@ -238,35 +255,38 @@ class FolderStore:
         self._proofs = Proofs()
         self._seen: dict[str, list[Path]] | None = None
         """What `_folders` answered last."""
+        # Of its own: a disk that hangs would hold all threads of the loop's, which names are
+        # resolved in, and so stop runs that have nothing to do with it.
+        self._threads = ThreadPoolExecutor(_FOLDER_THREADS, thread_name_prefix="artifacts")
 
     async def put(self, owner: str, data: bytes) -> str:
         """See `ArtifactStore`."""
         artifact = await _checked(data)
-        await asyncio.to_thread(self._write, owner, artifact, data)
+        await self._in_thread(self._write, owner, artifact, data)
         return artifact
 
     async def get(self, owner: str, artifact: str) -> bytes:
         """See `ArtifactStore`."""
         path = self.root / _key(owner, artifact)
-        with self._told(path, artifact):
-            data = await asyncio.to_thread(path.read_bytes)
+        data = await self._in_thread(self._whole, path, artifact)
         return await _verified(artifact, data)
 
     async def read(self, owner: str, artifact: str, offset: int, length: int) -> Part:
         """See `ArtifactStore`."""
         path = self.root / _key(owner, artifact)
-        with self._told(path, artifact):
-            return await asyncio.to_thread(self._part, path, artifact, offset, length)
+        return await self._in_thread(self._part, path, artifact, offset, length)
 
     async def holdings(self) -> AsyncIterator[Holding]:
         """See `ArtifactStore`."""
-        folders = await asyncio.to_thread(self._folders)
+        folders = await self._in_thread(self._folders)
         for key, own in folders.items():
-            yield await asyncio.to_thread(self._held, key, own)
+            held = await self._in_thread(self._still_held, key, own)
+            if held is not None:
+                yield held
 
     async def remove(self, key: str, *, before: float) -> Holding | None:
         """See `ArtifactStore`."""
-        return await asyncio.to_thread(self._remove, key, before)
+        return await self._in_thread(self._remove, key, before)
 
     async def meet(self, host: str) -> set[str]:
         """Note that a host's workers use this folder; answers all hosts whose workers do.
@@ -274,7 +294,11 @@ class FolderStore:
         Raises:
             OSError: it cannot be written.
         """
-        return await asyncio.to_thread(self._meet, host)
+        return await self._in_thread(self._meet, host)
+
+    async def _in_thread(self, work: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:
+        bound = functools.partial(work, *args, **options)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, bound)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -283,19 +307,32 @@ class FolderStore:
         try:
             yield
         except FileNotFoundError:
-            if not path.parent.is_dir():
-                # Nothing of the run is here: a folder that is not mounted is no loss yet.
-                raise OSError(f"the artifact folder {self.root} has nothing of this run") from None
-            raise StateLost(f"artifact {artifact[:12]} is not in {self.root}") from None
+            if path.parent.is_dir():
+                raise StateLost(f"artifact {artifact[:12]} is not in {self.root}") from None
+            # A folder that is not mounted is not there, or empty, and no loss yet.
+            away = NothingStored if self._has_owners() else OSError
+            raise away(f"the artifact folder {self.root} has nothing of this run") from None
+
+    def _has_owners(self) -> bool:
+        try:
+            with os.scandir(self.root) as found:
+                return any(_KEY.fullmatch(entry.name) for entry in found)
+        except FileNotFoundError:
+            return False
+
+    def _whole(self, path: Path, artifact: str) -> bytes:
+        with self._told(path, artifact):
+            return path.read_bytes()
 
     def _part(self, path: Path, artifact: str, offset: int, length: int) -> Part:
-        proof = self._proofs.get(str(path)) or self._prove(path, artifact)
-        start, end = proof.span(offset, length)
-        with path.open("rb") as file:
-            file.seek(start)
-            data = file.read(end - start)
-        if len(data) != end - start or not proof.holds(start, data):
-            raise _changed(artifact, path.stat().st_size)
+        with self._told(path, artifact):
+            proof = self._proofs.get(str(path)) or self._prove(path, artifact)
+            start, end = proof.span(offset, length)
+            with path.open("rb") as file:
+                file.seek(start)
+                data = file.read(end - start)
+            if len(data) != end - start or not proof.holds(start, data):
+                raise _changed(artifact, path.stat().st_size)
         return Part(data[offset - start : offset - start + length] if data else b"", proof.size)
 
     def _prove(self, path: Path, artifact: str) -> Proof:
@@ -313,11 +350,12 @@ class FolderStore:
 
     def _write(self, owner: str, artifact: str, data: bytes) -> None:
         path = self.root / _key(owner, artifact)
-        try:
-            self._write_beside_marks(path, owner, data)
-        except FileNotFoundError:
-            # A collection has just taken the owner's folder away: see `_remove`.
-            self._write_beside_marks(path, owner, data)
+        for again in range(1, _WRITES):
+            # A collection may just have taken the owner's folder away: see `_remove_folder`.
+            with contextlib.suppress(*_TAKEN):
+                return self._write_beside_marks(path, owner, data)
+            time.sleep(_PAUSE_SECONDS * again)
+        return self._write_beside_marks(path, owner, data)
 
     def _write_beside_marks(self, path: Path, owner: str, data: bytes) -> None:
         # Objects are found by owner later on, when Temporal no longer knows the run.
@@ -345,12 +383,17 @@ class FolderStore:
         self._seen = found
         return found
 
+    def _still_held(self, key: str, folders: list[Path]) -> Holding | None:
+        """None if another collection has removed it since."""
+        held = self._held(key, folders)
+        return held if any(folder.is_dir() for folder in folders) else None
+
     def _held(self, key: str, folders: Iterable[Path]) -> Holding:
         owner: bytes | None = None
         stored: list[_Stored] = []
         for folder in folders:
-            stored += _listed(folder)
             with contextlib.suppress(FileNotFoundError):
+                stored += _listed(folder)
                 owner = (folder / _OWNER).read_bytes()
         return _holding(key, owner, stored)
 
@@ -361,22 +404,26 @@ class FolderStore:
         seen = self._folders() if self._seen is None else self._seen
         removed: Holding | None = None
         for folder in dict.fromkeys([*seen.get(key, ()), self.root / key]):
-            if not folder.is_dir():
-                continue
-            held = self._held(key, [folder])
-            if held.newest >= before:
-                continue
-            # Taken away at once, then looked at: whoever stores in it now finds it gone and stores
-            # anew, and what was stored until now is seen here and put back.
-            gone = folder.rename(self.root / f".gone.{key}.{uuid.uuid4().hex}")
-            if self._held(key, [gone]).newest >= before:
-                _put_back(gone, folder)
-                continue
-            for thing in sorted(gone.iterdir(), key=lambda p: _marks_last(p.name)):
-                thing.unlink(missing_ok=True)
-            gone.rmdir()
-            removed = held
+            # What has vanished meanwhile another collection has taken, and sees to.
+            with contextlib.suppress(FileNotFoundError):
+                removed = self._remove_folder(key, folder, before) or removed
         return removed
+
+    def _remove_folder(self, key: str, folder: Path, before: float) -> Holding | None:
+        own = self.root / key
+        held = self._held(key, [folder])
+        if folder == own and held.newest >= before:
+            return None
+        # Taken away at once, then looked at: whoever stores in it now finds it gone and stores
+        # anew, and what was stored until now is seen here and put back.
+        gone = folder.rename(self.root / f".gone.{key}.{uuid.uuid4().hex}")
+        if self._held(key, [gone]).newest >= before:
+            _put_back(gone, own)
+            return None
+        for thing in sorted(gone.iterdir(), key=lambda p: _marks_last(p.name)):
+            thing.unlink(missing_ok=True)
+        gone.rmdir()
+        return held
 
     def _meet(self, host: str) -> set[str]:
         folder = self.root / ".hosts"
@@ -400,11 +447,26 @@ def _listed(folder: Path) -> list[_Stored]:
 
 def _put_back(gone: Path, folder: Path) -> None:
     """What was taken away, beside what may have been stored anew."""
-    folder.mkdir(exist_ok=True)
-    for thing in gone.iterdir():
-        thing.replace(folder / thing.name)
+    # The newest last: another collection that takes the rest sees that it has to be put back.
+    for thing in sorted(_listed(gone), key=lambda t: t.time):
+        _move(gone / thing.name, folder / thing.name)
     gone.rmdir()
     _sync(folder)
+
+
+def _move(path: Path, to: Path) -> None:
+    for _ in range(_WRITES):
+        with contextlib.suppress(*_TAKEN):
+            to.parent.mkdir(exist_ok=True)
+            if to.exists():
+                # Stored anew, and its time tells so.
+                path.unlink()
+            else:
+                path.replace(to)
+            return
+        if not path.exists():
+            raise FileNotFoundError(f"{path} was taken by another collection")
+    raise OSError(f"{to.parent} is taken away again and again")
 
 
 def _is_there(path: Path, data: bytes) -> bool:
@@ -537,11 +599,19 @@ class ObjectStore:
                 yield
         except FileNotFoundError:
             with _as_oserror():
-                stored = await self._listed(f"{_owner_key(owner)}/")
-            if not stored:
+                if await self._listed(f"{_owner_key(owner)}/"):
+                    raise StateLost(f"artifact {artifact[:12]} is not in the store") from None
                 # A wrong bucket, or one that is not there, is no loss yet.
-                raise OSError("the artifact store has nothing of this run") from None
-            raise StateLost(f"artifact {artifact[:12]} is not in the store") from None
+                away = NothingStored if await self._has_owners() else OSError
+            raise away("the artifact store has nothing of this run") from None
+
+    async def _has_owners(self) -> bool:
+        """Whether some of the first names are ours."""
+        import obstore
+
+        async for batch in obstore.list(self._store, chunk_size=_FIRST_NAMES):
+            return any(_KEY.fullmatch(thing["path"].partition("/")[0]) for thing in batch)
+        return False
 
     async def _prove(self, key: str, artifact: str) -> Proof:
         import obstore

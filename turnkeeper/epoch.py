@@ -20,6 +20,8 @@ from turnkeeper.view import size
 TASK_BYTES = 6_000
 """Of the first message, which each opening repeats."""
 _DIGEST_CHARACTERS = 160
+ARTIFACTS_NAMED = "Artifacts that were named there: "
+"""What stands before the ids at the end of an opening's first entry."""
 
 HEADINGS = ("Decisions", "Unresolved work", "Evidence")
 SUMMARISE = (
@@ -120,7 +122,7 @@ def checkpoint_entry(
         covers = "what is not shown" if whole else "the first of them; there is none of the others"
         parts.append(f"Summary of {covers}:\n{summary}")
     if artifacts:
-        parts.append(f"Artifacts that were named there: {artifacts}")
+        parts.append(f"{ARTIFACTS_NAMED}{artifacts}")
     return message("\n\n".join(parts))
 
 

@@ -8,6 +8,7 @@ TurnkeeperError
 │   ├── ToolFailed            "tell the model"
 │   └── StopRun               "end the run"
 ├── StateLost             a stored part of a transcript is missing or was changed
+├── NothingStored         an artifact store has other runs' objects, and none of this one's
 └── RunError              raised to a caller by AgentClient, carries the RunResult:
     ├── InvalidRequest        the request was refused; the message names the field
     ├── UnknownAgent          no worker knows an agent of that name
@@ -35,6 +36,7 @@ __all__ = [
     "DefinitionError",
     "InvalidRequest",
     "LimitReached",
+    "NothingStored",
     "RetryTool",
     "RunCancelled",
     "RunError",
@@ -96,6 +98,14 @@ class StopRun(ToolError):
 
 class StateLost(TurnkeeperError):
     """Raised when a stored part of a transcript is missing, cut or changed: never a guess."""
+
+
+class NothingStored(TurnkeeperError, OSError):
+    """Raised where an artifact store answers and has nothing of a run.
+
+    Who knows that the run has stored something waits for it, as for a store that is away: it may be
+    the wrong one. Who has an id from a model knows that there is no such artifact.
+    """
 
 
 class RunError(TurnkeeperError):

@@ -24,7 +24,7 @@ from pydantic_core import to_json
 from turnkeeper.blocks import Part
 from turnkeeper.canonical import given
 from turnkeeper.entries import arguments_digest
-from turnkeeper.errors import DefinitionError, StateLost, ToolFailed
+from turnkeeper.errors import DefinitionError, NothingStored, StateLost, ToolFailed
 from turnkeeper.probe import Probe
 from turnkeeper.spec import Effect, ToolSpec
 from turnkeeper.text import one_line
@@ -111,7 +111,7 @@ class ToolContext:
         named = f"Artifact {one_line(artifact, 64)}"
         try:
             yield
-        except StateLost as error:
+        except (StateLost, NothingStored) as error:
             self.log.warning("artifact not readable: %s", error)
             told = f"{named} does not exist in this run, or was damaged. It cannot be read."
             raise ToolFailed(told) from None

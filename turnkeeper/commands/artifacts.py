@@ -80,7 +80,9 @@ async def gc(place: Place, options: argparse.Namespace) -> int:
     else:
         if gone:
             now = time.time()
-            marks = ["" if r else "kept: in use again" for r in removed] or [""] * len(gone)
+            marks = ["" if r else "not removed: in use again, or gone by now" for r in removed] or [
+                ""
+            ] * len(gone)
             rows = [(*_row(j.holding, now), m) for j, m in zip(gone, marks, strict=True)]
             _print([_HEADINGS, *rows])
         _tell_kept(kept)
