@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from activities.media import PDF_TYPE, sniff
+from activities.media import PDF_TYPE, WAIT_SECONDS, Pages, pdf_pages, pdf_turn, sniff
 from turnkeeper.errors import ToolFailed
 from turnkeeper.tools import ToolContext
 
@@ -64,6 +64,19 @@ async def is_pdf(ctx: ToolContext, artifact: str) -> bool:
     if found != PDF_TYPE and not found.startswith("text/"):
         raise ToolFailed(f"It is binary ({found}): give its id to a tool that takes one.")
     return found == PDF_TYPE
+
+
+async def pages_of(
+    ctx: ToolContext, artifact: str, first: int, last: int, wait: float = WAIT_SECONDS
+) -> Pages:
+    """Pages of a PDF, which is whole in memory only while it is its run's turn.
+
+    Raises:
+        Busy: that turn did not come within `wait` seconds.
+        ToolFailed: see `pdf_pages`.
+    """
+    async with pdf_turn(ctx.workflow_id, wait):
+        return await pdf_pages(await ctx.artifact(artifact), first, last)
 
 
 async def bytes_of(

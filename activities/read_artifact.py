@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from activities.excerpts import bytes_of, find, is_pdf, whole_lines
-from activities.media import pdf_pages
+from activities.excerpts import bytes_of, find, is_pdf, pages_of, whole_lines
 from turnkeeper.errors import ToolFailed
 from turnkeeper.text import clip
 from turnkeeper.tools import ToolContext, tool
@@ -52,7 +51,7 @@ async def read_artifact(
 
 
 async def _pages(ctx: ToolContext, artifact: str, first: int, count: int) -> str:
-    pages = await pdf_pages(await ctx.artifact(artifact), first, first + count - 1)
+    pages = await pages_of(ctx, artifact, first, first + count - 1)
     return clip(pages.told(), _PAGE_BYTES)
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
+import dataclasses
 import io
 import random
 import re
 import tracemalloc
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from activities import excerpts
+from activities import decoding, excerpts
 from activities import search_artifact as search_module
+from activities.media import pdf_turn
 from activities.read_artifact import read_artifact
 from activities.search_artifact import search_artifact
 from tests.media_samples import pdf, plain
@@ -88,6 +92,44 @@ async def test_words_are_found_in_the_pages_of_a_pdf(monkeypatch: pytest.MonkeyP
         "Pages 1 to 2 of 8 were searched. page=3 searches on."
     ]
     assert (await search(book, "2003", page=3))[1] == "page 3: Catalog of year 2003"
+
+
+@pytest.mark.parametrize(
+    "ask", [read_artifact.bind, lambda a, c: search_artifact.bind({**a, "query": "a"}, c)]
+)
+async def test_few_pdfs_are_whole_in_memory_at_once(ask: Any) -> None:
+    """Over all runs as many as are decoded, of one run one: others wait before they are loaded."""
+    held, most = Counter[str](), Counter[str]()
+
+    class Whole(bytes):
+        run: str
+
+        def __del__(self) -> None:
+            held[self.run] -= 1
+
+    async def reading(run: str) -> None:
+        async def whole(_artifact: str) -> bytes:
+            made = Whole(pdf(["a"]))
+            made.run = run
+            held[run] += 1
+            most["all"] = max(most["all"], held.total())
+            most["of a run"] = max(most["of a run"], held[run])
+            return made
+
+        made = dataclasses.replace(context(pdf(["a"])), workflow_id=run, _artifact=whole)
+        bound = ask({"artifact": "a"}, made)
+        await (search_artifact if "query" in bound else read_artifact)(**bound)
+
+    await asyncio.gather(*map(reading, "aaabbc"))
+    assert most == {"all": decoding.AT_ONCE, "of a run": 1}
+
+
+async def test_a_turn_that_does_not_come_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search goes on to the pages that it could read, a reading asks to be made again."""
+    monkeypatch.setattr(search_module, "_PAGES_SECONDS", 0.2)
+    async with pdf_turn(""):
+        with pytest.raises(ToolFailed, match="Other PDFs were being read for 0 s: ask again"):
+            await search(pdf(["a"]), "a")
 
 
 async def test_what_is_binary_is_not_shown() -> None:
