@@ -22,6 +22,7 @@ from activities.search_artifact import search_artifact
 from tests.media_samples import pdf, plain
 from turnkeeper.artifacts import Part
 from turnkeeper.errors import ToolFailed
+from turnkeeper.text import json_size
 from turnkeeper.tools import ToolContext
 
 LINES = [f"line {n} says {'é' * (n % 5)}" for n in range(1, 2_001)]
@@ -177,6 +178,18 @@ async def test_text_in_another_encoding_is_read_all_the_same() -> None:
         start, end = map(int, re.findall(r"\d+", told)[:2])
         assert start <= offset < end
         offset = end
+
+
+@pytest.mark.parametrize("asked", [{}, {"line": 1}, {"row": 1}])
+async def test_as_much_is_read_as_the_result_has_room_for(asked: dict[str, int]) -> None:
+    """In JSON, where a line end takes two bytes; what is left out is told by its place."""
+    made = dataclasses.replace(context(b"a\n" * 30_000), result_bytes=5_000)
+    bound = read_artifact.bind({"artifact": "a", "length": 20_000, "count": 10_000, **asked}, made)
+    shown = str(await read_artifact(**bound))
+    assert 3_500 < json_size(shown) <= 5_000
+    told, _, text = shown.partition("\n")
+    first, last = map(int, re.findall(r"bytes (\d+) to (\d+) of 60000", told)[0])
+    assert last - first <= len(text) <= last - first + len("a\n")
 
 
 # --- by lines -------------------------------------------------------------------------------------
