@@ -7,7 +7,7 @@ import time
 import structlog
 
 from activities.aside import aside
-from activities.media import IMAGE_TYPES, MOST_SECONDS, PDF_TYPE, Undecodable, picture, sniff
+from activities.media import IMAGE_TYPES, PDF_TYPE, Undecodable, picture, sniff
 from activities.redact import Redactor
 from activities.results import Parts
 from turnkeeper.artifacts import ArtifactStore
@@ -86,11 +86,11 @@ class Attachments:
             few = self._most < MAX_RESULT_IMAGES
             mend = "; ask again, with fewer calls in one reply" if few else ""
             return f"not shown: at most {self._most} images of this result are{mend}"
-        left = min(self._deadline - time.monotonic(), MOST_SECONDS)
+        left = self._deadline - time.monotonic()
         if left <= 0:
             return "not shown: the tool left no time to decode it"
         try:
-            made = await picture(data, left)
+            made = await picture(data, left, run=self._owner)
         except Undecodable as error:
             log.warning("image not shown", bytes=len(data), artifact=artifact, why=str(error))
             return f"not shown: {error}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
-from activities.media import PDF_TYPE, sniff
+from activities.media import PDF_TYPE, WAIT_SECONDS, Pages, pdf_pages, pdf_turn, sniff
+from activities.rows import Place
 from turnkeeper.errors import ToolFailed
 from turnkeeper.tools import ToolContext
 
@@ -66,6 +68,19 @@ async def is_pdf(ctx: ToolContext, artifact: str) -> bool:
     return found == PDF_TYPE
 
 
+async def pages_of(
+    ctx: ToolContext, artifact: str, first: int, last: int, wait: float = WAIT_SECONDS
+) -> Pages:
+    """Pages of a PDF, which is whole in memory only while it is its run's turn.
+
+    Raises:
+        Busy: that turn did not come within `wait` seconds.
+        ToolFailed: see `pdf_pages`.
+    """
+    async with pdf_turn(ctx.workflow_id, wait):
+        return await pdf_pages(await ctx.artifact(artifact), first, last)
+
+
 async def bytes_of(
     ctx: ToolContext, artifact: str, offset: int, length: int
 ) -> tuple[Excerpt, int]:
@@ -108,43 +123,30 @@ class Finder:
         self.seen = 0
         """Lines or rows that have ended."""
         self._wanted = wanted
-        self._rows = Rows() if rows else None
+        self._place = Place() if rows else None
 
     def into(self, chunk: Chunk) -> int | None:
         """The offset, if it begins in this chunk, the next one in order."""
-        data, at = chunk.data, 0
-        if self._rows is None and self.seen + (count := data.count(b"\n")) < self._wanted:
+        data, place = chunk.data, self._place
+        left = self._wanted - self.seen
+        count = place.count(data) if place else data.count(b"\n")
+        if count < left:
             self.seen += count
+            self._place = place and place.after(data)
             return None
-        while self.seen < self._wanted:
-            end = data.find(b"\n", at) + 1
-            if self._rows is None or not self._rows.open_after(data[at : end or len(data)]):
-                self.seen += bool(end)
-            if not end:
-                return None
-            at = end
+        self.seen = self._wanted
+        at = next(islice(ends(data, place), left - 1, None)) if left else 0
         return chunk.start + at if at < len(data) else None
 
 
-class Rows:
-    """Tells which lines of a CSV table end a row: not those inside of a quoted field."""
-
-    def __init__(self) -> None:
-        self._open = False
-
-    def open_after(self, line: bytes) -> bool:
-        """Whether a quoted field goes on after this line, the next one in order."""
-        at = line.find(b'"')
-        while at >= 0:
-            if not self._open:
-                # Elsewhere than at a field's start a quote is a character like any other.
-                self._open = at == 0 or line[at - 1 : at] in (b",", b";", b"\t", b"|")
-            elif line[at + 1 : at + 2] == b'"':
-                at += 1
-            else:
-                self._open = False
-            at = line.find(b'"', at + 1)
-        return self._open
+def ends(data: bytes, place: Place | None) -> Iterator[int]:
+    """Where lines end, or rows at that place of a table, after their line end."""
+    if place:
+        yield from place.ends(data)
+        return
+    at = 0
+    while at := data.find(b"\n", at) + 1:
+        yield at
 
 
 async def find(
@@ -161,9 +163,5 @@ async def find(
 
 def whole_lines(data: bytes, most: int, *, rows: bool) -> tuple[int, int]:
     """The length of the whole lines or rows that `data` begins with, up to `most`; their number."""
-    end = number = at = 0
-    table = Rows() if rows else None
-    while number < most and (at := data.find(b"\n", at) + 1):
-        if table is None or not table.open_after(data[end:at]):
-            end, number = at, number + 1
-    return end, number
+    found = list(islice(ends(data, Place() if rows else None), most))
+    return (found[-1], len(found)) if found else (0, 0)

@@ -450,6 +450,7 @@ class Execute:
             metadata=asked.metadata,
             log=log.bind(tool=asked.tool, turn=asked.turn, key=asked.key),
             resume_from=attempts.details,
+            result_bytes=asked.result_bytes,
             _heartbeat=heartbeat,
             _artifact=lambda artifact: self._store.get(owner, artifact),
             _part=functools.partial(self._store.read, owner),

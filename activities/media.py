@@ -1,21 +1,19 @@
 """What bytes are, an image as a model takes it, a PDF's pages as text.
 
-Decoding is done by `activities.media_process`, with the packages of `turnkeeper[media]`.
+Decoding is done by `activities.decoding`, with the packages of `turnkeeper[media]`.
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import dataclasses
 import json
 import re
-import subprocess
-import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, Final
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
 
+from activities.decoding import Refused, decoded, turn
 from turnkeeper.errors import ToolFailed
 
 PDF_TYPE: Final = "application/pdf"
@@ -26,11 +24,9 @@ UNKNOWN_TEXT: Final = "text/plain; charset=unknown-8bit"
 """Text of one byte a character, perhaps Latin-1."""
 BINARY: Final = "application/octet-stream"
 MOST_SECONDS: Final = 20.0
-"""For one image or one reading of a PDF."""
-
-_HOUSE: Final = Path(__file__).resolve().parent.parent
-# Each may take two gigabytes; further ones wait. Threads, since they are the same for every loop.
-_DECODERS: Final = ThreadPoolExecutor(2, thread_name_prefix="media")
+"""For decoding one image or one reading of a PDF, from when its turn has come."""
+WAIT_SECONDS: Final = 30.0
+"""For a turn, while others decode."""
 
 _MAGIC: Final = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -127,13 +123,24 @@ def _by_sight(data: bytes) -> str:
     return UNKNOWN_TEXT
 
 
-async def picture(data: bytes, seconds: float = MOST_SECONDS) -> Picture:
+async def picture(data: bytes, seconds: float = MOST_SECONDS, *, run: str = "") -> Picture:
     """The image within what every model takes: at most 1,568 pixels a side, 1 MB as base64.
+
+    seconds: for waiting for the run's turn and for decoding; either has a bound of its own.
 
     Raises:
         Undecodable: it is damaged, too large, not done in time, or the extra is not installed.
     """
-    told, made = await _decoded("image", data, seconds)
+    ends = time.monotonic() + seconds
+    wait = min(seconds, WAIT_SECONDS)
+    try:
+        async with turn("image", run, wait):
+            left = min(ends - time.monotonic(), MOST_SECONDS)
+            told, made = await decoded("image", data, left)
+    except TimeoutError:
+        raise Undecodable(f"other images were being decoded for {wait:.1f} s") from None
+    except Refused as error:
+        raise Undecodable(str(error)) from None
     width, height = told["size"]
     return Picture(
         # Nothing comes back where nothing was changed.
@@ -175,6 +182,27 @@ class Pages:
         return head + "\n\n".join(pages) + cut
 
 
+class Busy(ToolFailed):
+    """Raised where the decoders of PDFs have others' to read; the message is for the model."""
+
+
+@contextlib.asynccontextmanager
+async def pdf_turn(run: str, seconds: float = WAIT_SECONDS) -> AsyncIterator[None]:
+    """A run's turn to have a PDF in memory and to call `pdf_pages`.
+
+    Raises:
+        Busy: it did not come within so many seconds.
+    """
+    async with contextlib.AsyncExitStack() as held:
+        try:
+            await held.enter_async_context(turn("pdf", run, seconds))
+        except TimeoutError:
+            raise Busy(
+                f"Other PDFs were being read for {seconds:.0f} s: ask again, one reading at a time."
+            ) from None
+        yield
+
+
 async def pdf_pages(data: bytes, first: int, last: int) -> Pages:
     """The text of the pages `first` to `last` of a PDF, both included and counted from 1.
 
@@ -187,54 +215,7 @@ async def pdf_pages(data: bytes, first: int, last: int) -> Pages:
     if not 1 <= first <= last:
         raise ToolFailed(f"Pages {first} to {last} are no range: count from 1, first to last.")
     try:
-        told, texts = await _decoded("pdf", data, MOST_SECONDS, first=first, last=last)
-    except Undecodable as error:
+        told, texts = await decoded("pdf", data, MOST_SECONDS, first=first, last=last)
+    except Refused as error:
         raise ToolFailed(f"The PDF cannot be read: {error}.") from None
     return Pages(first, json.loads(texts), told["pages"], told["cut"])
-
-
-async def _decoded(
-    job: str, data: bytes, seconds: float, **arguments: Any
-) -> tuple[dict[str, Any], bytes]:
-    loop = asyncio.get_running_loop()
-    try:
-        # The wait for a free decoder counts, too.
-        async with asyncio.timeout(seconds):
-            work = loop.run_in_executor(_DECODERS, _run, job, data, seconds, arguments)
-            told, result = await work
-    except TimeoutError:
-        raise Undecodable(_too_slow(seconds)) from None
-    if refused := told.get("refused"):
-        raise Undecodable(refused)
-    if missing := told.get("missing"):
-        raise Undecodable(
-            f"this worker has no {missing}, which `pip install 'turnkeeper[media]'` brings"
-        )
-    return told, result
-
-
-def _run(
-    job: str, data: bytes, seconds: float, arguments: dict[str, Any]
-) -> tuple[dict[str, Any], bytes]:
-    command = [sys.executable, "-P", "-m", "activities.media_process", job]
-    try:
-        done = subprocess.run(
-            [*command, json.dumps({"seconds": seconds, **arguments})],
-            input=data,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={"PYTHONPATH": str(_HOUSE)},
-            timeout=seconds,
-            check=True,
-        )
-    except subprocess.TimeoutExpired:
-        return {"refused": _too_slow(seconds)}, b""
-    except (OSError, subprocess.CalledProcessError) as error:
-        return {"refused": f"its decoder ended without an answer ({error})"}, b""
-    head, _, result = done.stdout.partition(b"\n")
-    told: dict[str, Any] = json.loads(head)
-    return told, result
-
-
-def _too_slow(seconds: float) -> str:
-    return f"it was not decoded within {seconds:.1f} s"

@@ -100,7 +100,8 @@ def image(data: bytes) -> tuple[dict[str, Any], bytes]:
     # A JPEG is decoded at a fraction of its size, which saves most of the memory.
     opened.draft(None, (LONG_SIDE, LONG_SIDE))
     # Its first frame, in a mode that can be made smaller and written.
-    made: Image = opened.convert("RGBA" if opened.has_transparency_data else "RGB")
+    frame = _eight_bit(opened)
+    made: Image = frame.convert("RGBA" if frame.has_transparency_data else "RGB")
     made.thumbnail((LONG_SIDE, LONG_SIDE))
     made = PIL.ImageOps.exif_transpose(made)
     media_type, encoded, made = _encoded(made, lossless=opened.format in ("PNG", "GIF"))
@@ -116,6 +117,18 @@ def _goes_as_it_is(opened: ImageFile, size: int) -> bool:
         and not getattr(opened, "is_animated", False)
         and opened.getexif().get(_ORIENTATION, 1) == 1
     )
+
+
+def _eight_bit(opened: Image) -> Image:
+    """As it is unless it has gray of sixteen bits: converting that would cut it off at 255."""
+    if not opened.mode.startswith("I"):
+        return opened
+    deep = opened.convert("I")
+    made = deep.point([round(gray / 257) for gray in range(65_536)], "L")
+    clear = made.info.pop("transparency", None)
+    if isinstance(clear, int):
+        made.putalpha(deep.point([255 * (gray != clear) for gray in range(65_536)], "L"))
+    return made
 
 
 def _encoded(made: Image, *, lossless: bool) -> tuple[str, bytes, Image]:

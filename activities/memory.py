@@ -220,6 +220,8 @@ def _written(arguments: dict[str, Any]) -> tuple[str, str]:
 
 
 def _spaced(text: str) -> str:
+    # Where a NUL stands a text may end for SQLite.
+    text = text.replace("\0", " ")
     return text if text.isascii() else _UNSPACED.sub(rf"\1{_MARK}", text)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from activities.excerpts import bytes_of, find, is_pdf, whole_lines
-from activities.media import pdf_pages
+from activities.excerpts import bytes_of, find, is_pdf, pages_of, whole_lines
 from turnkeeper.errors import ToolFailed
-from turnkeeper.text import clip
+from turnkeeper.text import clip, json_size
 from turnkeeper.tools import ToolContext, tool
 
 _MAX_COUNT = 10_000
@@ -18,6 +18,10 @@ _PAGES = 5
 """As many lines, rows and pages as are read unless told otherwise."""
 _PAGE_BYTES = 20_000
 _HEADER_BYTES = 2_000
+_TRIES = 6
+"""To read as much as the result has room for."""
+_NOTE_BYTES = 100
+"""That what was asked for in vain may take."""
 
 
 # More attempts than a tool has otherwise: a store that is down for half a minute is waited for.
@@ -52,11 +56,34 @@ async def read_artifact(
 
 
 async def _pages(ctx: ToolContext, artifact: str, first: int, count: int) -> str:
-    pages = await pdf_pages(await ctx.artifact(artifact), first, first + count - 1)
+    pages = await pages_of(ctx, artifact, first, first + count - 1)
     return clip(pages.told(), _PAGE_BYTES)
 
 
+async def _fitting(
+    ctx: ToolContext, length: int, taken: int, read: Callable[[int], Awaitable[str]]
+) -> str:
+    """What `read` gives for `length` bytes, or for as many as the result has room for beside what
+    is `taken`: what does not fit would become an artifact itself."""
+    shown = await read(length)
+    if ctx.result_bytes is None:
+        return shown
+    room = max(ctx.result_bytes - taken - _NOTE_BYTES, 0)
+    for _ in range(_TRIES):
+        size = json_size(shown)
+        if size <= room:
+            break
+        # A tenth less: what it says of itself takes room, too, and escapes are unevenly dense.
+        length = max(length * room // size * 9 // 10, 1)
+        shown = await read(length)
+    return shown
+
+
 async def _bytes(ctx: ToolContext, artifact: str, offset: int, length: int) -> str:
+    return await _fitting(ctx, length, 0, lambda most: _excerpt(ctx, artifact, offset, most))
+
+
+async def _excerpt(ctx: ToolContext, artifact: str, offset: int, length: int) -> str:
     found, size = await bytes_of(ctx, artifact, offset, length)
     if offset > size:
         raise ToolFailed(f"There is no byte {offset}: the artifact has {size}.")
@@ -76,12 +103,21 @@ async def _rows(ctx: ToolContext, artifact: str, row: int, **most: int) -> str:
         raise ToolFailed(f"There is no row {row}: the table has {max(ended - 1, 0)} whole rows.")
     begin, _ = await find(ctx, artifact, 1, rows=True)
     header, _ = await bytes_of(ctx, artifact, 0, min(begin or at, 2 * _HEADER_BYTES))
-    rows = await _from(ctx, artifact, at, row, rows=True, **most)
+    head = clip(header.text.rstrip(), _HEADER_BYTES) + "\n"
+    rows = await _from(ctx, artifact, at, row, rows=True, taken=json_size(head), **most)
     told, _, text = rows.partition("\n")
-    return f"{told}\n{clip(header.text.rstrip(), _HEADER_BYTES)}\n{text}"
+    return f"{told}\n{head}{text}"
 
 
 async def _from(
+    ctx: ToolContext, artifact: str, at: int, first: int, *, length: int, taken: int = 0, **how: Any
+) -> str:
+    return await _fitting(
+        ctx, length, taken, lambda most: _whole(ctx, artifact, at, first, length=most, **how)
+    )
+
+
+async def _whole(
     ctx: ToolContext, artifact: str, at: int, first: int, *, rows: bool, count: int, length: int
 ) -> str:
     """Whole lines or rows from a byte on, as many as may be and fit."""

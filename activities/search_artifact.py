@@ -9,8 +9,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from activities.excerpts import Chunk, chunks, excerpt, is_pdf
-from activities.media import pdf_pages
+from activities.excerpts import Chunk, chunks, excerpt, is_pdf, pages_of
+from activities.media import Busy
 from turnkeeper.errors import ToolFailed
 from turnkeeper.text import one_line
 from turnkeeper.tools import ToolContext, tool
@@ -51,7 +51,7 @@ async def search_artifact(
     """Find words in an artifact; answers the lines and bytes, or pages, of the best matches."""
     search = Search(query)
     if await is_pdf(ctx, artifact):
-        return await _pages(search, await ctx.artifact(artifact), page)
+        return await _pages(search, ctx, artifact, page)
     if page > 1:
         raise ToolFailed("It is no PDF and has no pages: search it without page.")
     async for chunk in chunks(ctx, artifact):
@@ -59,12 +59,18 @@ async def search_artifact(
     return search.told()
 
 
-async def _pages(search: Search, data: bytes, first: int) -> str:
+async def _pages(search: Search, ctx: ToolContext, artifact: str, first: int) -> str:
     """Search the text of as many pages as time allows."""
     loop = asyncio.get_running_loop()
-    ends, start, number, count, blank = loop.time() + _PAGES_SECONDS, 0, first, first, True
-    while number <= min(count, first + _PAGES - 1) and loop.time() < ends:
-        pages = await pdf_pages(data, number, first + _PAGES - 1)
+    ends, last = loop.time() + _PAGES_SECONDS, first + _PAGES - 1
+    start, number, count, blank = 0, first, first, True
+    while number <= min(count, last) and (left := ends - loop.time()) > 0:
+        try:
+            pages = await pages_of(ctx, artifact, number, last, left)
+        except Busy:
+            if number == first:
+                raise
+            break
         for at, text in enumerate(pages.texts, start=number):
             # One line, whatever line ends the layout has: a match's line is then its page.
             line = " ".join(text.split()).encode() + b"\n"

@@ -46,10 +46,20 @@ def corrupt() -> bytes:
 def bomb() -> bytes:
     """A PNG of a kilobyte that says it has 2.5 billion pixels."""
     head = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
-    body = zlib.compress(bytes(1_000_000))
-    return (
-        b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", head) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
-    )
+    return _png((b"IHDR", head), (b"IDAT", zlib.compress(bytes(1_000_000))))
+
+
+def deep_gray(clear: int | None = None) -> bytes:
+    """A PNG of 256 pixels, gray of 16 bits from black to white; one of the grays may be clear."""
+    head = struct.pack(">IIBBBBB", 256, 1, 16, 0, 0, 0, 0)
+    body = zlib.compress(b"\0" + struct.pack(">256H", *range(0, 65_536, 257)))
+    marks = [] if clear is None else [(b"tRNS", struct.pack(">H", clear))]
+    return _png((b"IHDR", head), *marks, (b"IDAT", body))
+
+
+def _png(*chunks: tuple[bytes, bytes]) -> bytes:
+    ended = [*chunks, (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(*chunk) for chunk in ended)
 
 
 def _chunk(name: bytes, data: bytes) -> bytes:

@@ -64,6 +64,8 @@ class ToolContext:
     log: _Log = dataclasses.field(default_factory=lambda: logging.getLogger("turnkeeper.tool"))
     resume_from: Any = None
     """Details of the last heartbeat of an attempt that was lost, or None."""
+    result_bytes: int | None = None
+    """Of JSON: a text that takes more becomes an artifact. None if unknown."""
     _heartbeat: Callable[[Any], None] = dataclasses.field(default=lambda _: None, repr=False)
     _artifact: Callable[[str], Awaitable[bytes]] | None = dataclasses.field(
         default=None, repr=False

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
+import dataclasses
 import io
 import random
 import re
 import tracemalloc
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from activities import excerpts
+from activities import decoding, excerpts
 from activities import search_artifact as search_module
+from activities.media import pdf_turn
 from activities.read_artifact import read_artifact
 from activities.search_artifact import search_artifact
 from tests.media_samples import pdf, plain
 from turnkeeper.artifacts import Part
 from turnkeeper.errors import ToolFailed
+from turnkeeper.text import json_size
 from turnkeeper.tools import ToolContext
 
 LINES = [f"line {n} says {'é' * (n % 5)}" for n in range(1, 2_001)]
@@ -92,6 +97,44 @@ async def test_words_are_found_in_the_pages_of_a_pdf(monkeypatch: pytest.MonkeyP
         await search(b"text", "text", page=2)
 
 
+@pytest.mark.parametrize(
+    "ask", [read_artifact.bind, lambda a, c: search_artifact.bind({**a, "query": "a"}, c)]
+)
+async def test_few_pdfs_are_whole_in_memory_at_once(ask: Any) -> None:
+    """Over all runs as many as are decoded, of one run one: others wait before they are loaded."""
+    held, most = Counter[str](), Counter[str]()
+
+    class Whole(bytes):
+        run: str
+
+        def __del__(self) -> None:
+            held[self.run] -= 1
+
+    async def reading(run: str) -> None:
+        async def whole(_artifact: str) -> bytes:
+            made = Whole(pdf(["a"]))
+            made.run = run
+            held[run] += 1
+            most["all"] = max(most["all"], held.total())
+            most["of a run"] = max(most["of a run"], held[run])
+            return made
+
+        made = dataclasses.replace(context(pdf(["a"])), workflow_id=run, _artifact=whole)
+        bound = ask({"artifact": "a"}, made)
+        await (search_artifact if "query" in bound else read_artifact)(**bound)
+
+    await asyncio.gather(*map(reading, "aaabbc"))
+    assert most == {"all": decoding.AT_ONCE, "of a run": 1}
+
+
+async def test_a_turn_that_does_not_come_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search goes on to the pages that it could read, a reading asks to be made again."""
+    monkeypatch.setattr(search_module, "_PAGES_SECONDS", 0.2)
+    async with pdf_turn(""):
+        with pytest.raises(ToolFailed, match="Other PDFs were being read for 0 s: ask again"):
+            await search(pdf(["a"]), "a")
+
+
 async def test_what_is_binary_is_not_shown() -> None:
     """Its bytes mean nothing to a model: it reads what else to do, as in the result's line."""
     for data in (plain(20, 20), bytes(range(256)) * 300):
@@ -137,6 +180,18 @@ async def test_text_in_another_encoding_is_read_all_the_same() -> None:
         start, end = map(int, re.findall(r"\d+", told)[:2])
         assert start <= offset < end
         offset = end
+
+
+@pytest.mark.parametrize("asked", [{}, {"line": 1}, {"row": 1}])
+async def test_as_much_is_read_as_the_result_has_room_for(asked: dict[str, int]) -> None:
+    """In JSON, where a line end takes two bytes; what is left out is told by its place."""
+    made = dataclasses.replace(context(b"a\n" * 30_000), result_bytes=5_000)
+    bound = read_artifact.bind({"artifact": "a", "length": 20_000, "count": 10_000, **asked}, made)
+    shown = str(await read_artifact(**bound))
+    assert 3_500 < json_size(shown) <= 5_000
+    told, _, text = shown.partition("\n")
+    first, last = map(int, re.findall(r"bytes (\d+) to (\d+) of 60000", told)[0])
+    assert last - first <= len(text) <= last - first + len("a\n")
 
 
 # --- by lines -------------------------------------------------------------------------------------

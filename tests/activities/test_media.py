@@ -112,6 +112,15 @@ async def test_transparent_parts_are_white_where_they_are_lost() -> None:
         assert made.getpixel((500, 500)) == (255, 255, 255)
 
 
+@pytest.mark.parametrize("clear", [None, 7 * 257])
+async def test_gray_of_sixteen_bits_keeps_its_shades(clear: int | None) -> None:
+    """As scientific images have it: from black to white, and what is transparent stays so."""
+    shown = await picture(samples.deep_gray(clear))
+    with PIL.Image.open(BytesIO(shown.data)) as made:
+        seen = [made.convert("RGBA").getpixel((x, 0)) for x in range(256)]
+    assert seen == [(x, x, x, 0 if clear == x * 257 else 255) for x in range(256)]
+
+
 async def test_a_photograph_stands_upright() -> None:
     """A camera's note on how it was held is obeyed, and goes with all other notes."""
     exif = PIL.Image.Exif()

@@ -88,6 +88,13 @@ def test_entries_are_told_with_who_said_them() -> None:
     assert "東京都の天気は晴れ" in found.snippet
 
 
+@pytest.mark.parametrize("before", ["\0", "words \0 and ", "天\0"])
+def test_a_nul_ends_no_text(before: str) -> None:
+    """What is said after it is found, and shown where it stands."""
+    (found,) = remembered([message(f"{before}the needle is here")]).search("needle", 8)
+    assert found.snippet.endswith("the needle is here")
+
+
 @pytest.mark.parametrize(
     "query",
     [
