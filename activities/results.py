@@ -65,7 +65,8 @@ def heft(value: Any) -> int:
     What an author's own serialiser reads is read where the author expects it: not in a thread.
     """
     items: Any = value.parts if type(value) is Parts else value
-    items = items if isinstance(items, (list, tuple)) else [items]
+    # By `type`, here and below: what an author returns may raise where `isinstance` asks it.
+    items = items if type(items) in (list, tuple) else [items]
     if not all(type(i) in _PLAIN for i in items):
         return 0
     return sum(len(i.data if isinstance(i, Media) else i) for i in items)

@@ -149,7 +149,7 @@ async def test_a_result_comes_back_as_the_text_for_the_model(runners: Runners) -
 async def test_a_large_result_crosses_whole_and_a_huge_one_is_named(runners: Runners) -> None:
     """25 MB come back; past 64 MB the caller learns that the tool ran, and how much it was."""
     assert len(await run(runners, tools.returns, kind="large")) == 25_000_000
-    with pytest.raises(Unreadable, match="100000001 characters of text"):
+    with pytest.raises(Unreadable, match="100,000,001 characters of text"):
         await run(runners, tools.returns, kind="too large")
 
 
