@@ -10,15 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-# Elsewhere than at a field's start a quote is a character like any other.
-_OPENS: Final = rb'(?<![^,;\t|\n])"'
-_STRAY: Final = rb'(?<=[^,;\t|\n])"'
-_REST: Final = rb'[^"]*+(?:""[^"]*+)*+'
-_QUOTED: Final = _OPENS + _REST + rb'"'
-_LEFT: Final = re.compile(_REST + rb'("?)')
-_WHOLE: Final = re.compile(rb'(?:[^"]++|' + _QUOTED + rb"|" + _STRAY + rb")*+")
-# Also what is left at the end: a search that met no line end would go on inside of a field.
-_ROW: Final = re.compile(rb'(?!\Z)(?:[^"\n]++|' + _QUOTED + rb"|" + _STRAY + rb")*+(?:\n|\Z)")
+# Elsewhere than at a field's start a quote is a character like any other. No part of these patterns
+# is ever gone back over, so no possessive groups: before 3.11.5 Python mistakes some of them.
+_REST: Final = rb'[^"]*(?:""[^"]*)*("?)'
+_LEFT: Final = re.compile(_REST)
+_FIELD: Final = re.compile(rb'(?<![^,;\t|\n])"' + _REST)
+"""A quoted field, and in a group the quote that ends it: empty if the field goes on."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +32,17 @@ class Place:
     def count(self, piece: bytes) -> int:
         """How many rows end in the piece that comes here."""
         outside, _ = self._outside(piece)
-        if b'"' not in outside:
-            return outside.count(b"\n")
-        closed = outside[: _closed(outside)]
-        return _ROW.subn(b"", closed)[1] - (not closed.endswith(b"\n"))
+        ends = outside.count(b"\n")
+        return ends - sum(field[0].count(b"\n") for field in _fields(outside)) if ends else 0
 
     def ends(self, piece: bytes) -> Iterator[int]:
         """Where in the piece that comes here rows end, after their line end."""
         outside, shift = self._outside(piece)
-        for row in _ROW.finditer(outside, 0, _closed(outside)):
-            if row[0].endswith(b"\n"):
-                yield shift + row.end()
+        at = 0
+        for field in _fields(outside):
+            yield from _line_ends(outside, at, field.start(), shift)
+            at = field.end()
+        yield from _line_ends(outside, at, len(outside), shift)
 
     def after(self, piece: bytes) -> Place:
         """The place after the piece that comes here."""
@@ -63,7 +60,8 @@ class Place:
         if not self.open and not further:
             return self.before + piece, -1
         left = _LEFT.match(piece, 1 if further else 0)
-        if left is None or not left[1]:
+        assert left is not None, "it matches anything"
+        if not left[1]:
             return b"", 0
         return b"x" + piece[left.end() :], left.end() - 1
 
@@ -83,5 +81,14 @@ def _has_closed(outside: bytes) -> bool:
 
 def _closed(outside: bytes) -> int:
     """Where the quoted field begins that goes on at the end; the length if none does."""
-    whole = _WHOLE.match(outside) if b'"' in outside else None
-    return whole.end() if whole else len(outside)
+    return next((f.start() for f in _fields(outside) if not f[1]), len(outside))
+
+
+def _fields(outside: bytes) -> Iterator[re.Match[bytes]]:
+    return _FIELD.finditer(outside) if b'"' in outside else iter(())
+
+
+def _line_ends(outside: bytes, first: int, last: int, shift: int) -> Iterator[int]:
+    at = first
+    while (at := outside.find(b"\n", at, last) + 1) > 0:
+        yield shift + at

@@ -906,5 +906,5 @@ async def test_40_kills_leave_no_zombie_and_no_descriptor(tmp_path: Path) -> Non
     taken.sort()
     figure(f"40 kills: median {taken[20] * 1000:.0f} ms, slowest {taken[-1] * 1000:.0f} ms")
     assert not processes()
-    assert descriptors() == before
+    assert descriptors() <= before
     assert len(asyncio.all_tasks()) == tasks
