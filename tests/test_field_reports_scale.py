@@ -306,7 +306,7 @@ async def test_b84_bursts_of_large_runs_leave_memory_flat(
 ) -> None:
     """Three bursts of runs that wait with a large state each: what the cache has no room
     for is evicted, and from the second burst on the worker grows no more."""
-    much = {} if FULL else {"HEAVY_CALLS": "5"}
+    much = {} if FULL else {"HEAVY_CALLS": "3"}
     async with opened(tmp_path, "bench.agents:waits_with_much", environment=much) as place:
         process = await place.worker(*options, address_space=limit)
         sizes = []
