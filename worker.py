@@ -64,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code: 0, or 2 when it cannot start."""
     options = _parser().parse_args(argv)
     try:
+        _prepare_process()
         return asyncio.run(_serve(options))
     except KeyboardInterrupt:
         return 130
@@ -73,6 +74,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         run = "run it with .venv/bin/python (`make set-up` makes it)"
         sys.stderr.write(f"worker.py: {error.name} is missing: {run}\n")
         return 2
+
+
+def _prepare_process() -> None:
+    from activities.capacity import keep_few_arenas
+
+    # Before there are threads: each has its heap from then on.
+    keep_few_arenas()
 
 
 def _parser() -> argparse.ArgumentParser:

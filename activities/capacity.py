@@ -8,6 +8,7 @@ are like. A run that is evicted is replayed from its history when something happ
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ BARE_RUN_BYTES = 500_000
 """What a run takes beside its history: measured at a third of it (`make endless`)."""
 SHARE = 4
 """The caches take one part in so many of the memory, unless told otherwise."""
+_M_ARENA_MAX, _ARENAS = -8, 2
 MIN_BYTES = 64_000_000
 MIN_RUNS, MAX_RUNS = 50, 10_000
 """With fewer, runs that are at work would be replayed at every step; more are not watched over by
@@ -40,6 +42,16 @@ def caches(megabytes: float | None, history_bytes: int) -> Caches:
     half = max(budget, MIN_BYTES) // 2
     runs = half // (history_bytes + BARE_RUN_BYTES)
     return Caches(runs=min(max(runs, MIN_RUNS), MAX_RUNS), view_bytes=half)
+
+
+def keep_few_arenas() -> None:
+    """Have the C library share two heaps between all threads, where it can be told so.
+
+    By default each of a worker's many threads gets one of its own, and each keeps what its largest
+    task once took: memory then grows for days in steps that nothing gives back.
+    """
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(_M_ARENA_MAX, _ARENAS)
 
 
 def available(root: Path = Path("/")) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from activities import capacity
 from activities.capacity import MAX_RUNS, MIN_RUNS, Caches, available, caches
+from tests.conftest import ROOT
 
 MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -97,3 +100,36 @@ def test_a_quarter_of_the_memory_without_a_word(monkeypatch: pytest.MonkeyPatch)
     """The rest is for calls in flight, synchronous tools' processes, and what else there is."""
     monkeypatch.setattr(capacity, "available", lambda: 4_000_000_000)
     assert caches(None, 3_500_000) == Caches(runs=125, view_bytes=500_000_000)
+
+
+HEAPS = """
+import re, threading
+from activities.capacity import keep_few_arenas
+KEEP
+go = threading.Barrier(9)
+def work():
+    kept = [bytes(1_000) for _ in range(1_000)]
+    go.wait(); go.wait()
+threads = [threading.Thread(target=work) for _ in range(8)]
+[t.start() for t in threads]
+go.wait()
+ranges = re.findall(r"^([0-9a-f]+)-([0-9a-f]+) (....)", open("/proc/self/maps").read(), re.M)
+spans = [(int(a, 16), int(b, 16), kind) for a, b, kind in ranges]
+print(sum(b == c and (d - a) == 1 << 26 and kind == "---p"
+          for (a, b, _), (c, d, kind) in zip(spans, spans[1:])))
+go.wait()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how glibc maps its heaps")
+@pytest.mark.parametrize(("keep", "least", "most"), [("keep_few_arenas()", 0, 1), ("pass", 4, 9)])
+def test_threads_share_few_heaps(keep: str, least: int, most: int) -> None:
+    """One beside the process's own, however many threads; without it, one each (the control)."""
+    done = subprocess.run(
+        [sys.executable, "-c", HEAPS.replace("KEEP", keep)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert least <= int(done.stdout) <= most
