@@ -46,7 +46,9 @@ class Summarise:
                 self._views, self._redactor, asked.spec_digest, asked.base
             )
             policy = spec.context or ContextPolicy()
-            covered = await aside(view.bytes, lambda: _covered(view.entries, policy.keep_turns))
+            covered = await aside(
+                view.bytes, lambda: _covered(view.entries, policy.keep_turns, asked.room)
+            )
             output = await self._summary(spec, policy, view.entries[:covered], asked, attempt)
         output.timing = attempt.timing(source)
         log.info(
@@ -76,10 +78,11 @@ class Summarise:
         return SummariseOutput(checkpoint=made, problem=problem, usage=attempt.cost(reply.usage))
 
 
-def _covered(entries: list[Entry], keep_turns: int) -> int:
+def _covered(entries: list[Entry], keep_turns: int, room: int | None) -> int:
     """How many entries a summary stands for."""
     # As much as half of the view may stay: it is to become a good deal shorter.
-    return tail_from(entries, keep_turns, sum(map(size, entries)) // 2)
+    half = sum(map(size, entries)) // 2
+    return tail_from(entries, keep_turns, half if room is None else min(half, room))
 
 
 def _request(

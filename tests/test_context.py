@@ -88,6 +88,10 @@ async def test_a_long_conversation_goes_on_from_summaries(rig: RigFactory) -> No
         result = await r.run("Read the report.")
         assert result.outcome == "completed"
         assert 3 <= result.epochs <= 12
+        # The summary that was prepared is the one that is used: its tail fits when the time comes.
+        scheduled = [e.activity_task_scheduled_event_attributes for e in await r.events()]
+        asked = [s.activity_type.name for s in scheduled].count("run.shorten")
+        assert asked == result.epochs - 1
         entries = await everything(r, 100)
         assert result.transcript == Position().after(entries)
         begun = (await r.transcript()).epochs
@@ -258,7 +262,11 @@ async def test_a_summary_outlives_an_epoch_that_gets_none(rig: RigFactory, cover
             openings.append(x.prompt)
         return inner(x)
 
-    async with rig(script, tools=[page], limits=PATIENT, provider={"window": WINDOW}) as r:
+    # Begun early, it covers little of what there is when the window is full.
+    context = ContextPolicy(soft=0.6 if covers == "what is not shown" else 0.2)
+    async with rig(
+        script, tools=[page], limits=PATIENT, context=context, provider={"window": WINDOW}
+    ) as r:
         result = await r.run("Read the report.")
         assert result.epochs == len(openings) > 3
         assert f"Summary of {covers}" in openings[1]

@@ -8,8 +8,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHistory
 from temporalio.converter import DataConverter
 
@@ -48,6 +51,21 @@ def texts(steps: list[Step], phase: str) -> list[str]:
 
 
 # --- recorded histories ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cause", "steps"),
+    [
+        (WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND, 0),
+        (WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR, 1),
+    ],
+)
+async def test_a_task_that_the_server_began_anew_is_no_problem(cause: Any, steps: int) -> None:
+    """Another event came meanwhile; a task that a worker failed is one."""
+    event = HistoryEvent(event_type=EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED)
+    event.workflow_task_failed_event_attributes.cause = cause
+    told = await _Narrator(MASKED).take(event)
+    assert [s.phase for s in told] == ["PROBLEM"] * steps
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -197,7 +197,7 @@ def test_long_results_are_folded_for_people() -> None:
     assert shown.count("line") == 20
     assert shown.endswith("[151 characters more: show --full]")
     assert transcript_text([result("c", "read", "x" * 5_000)], fold=20).count("x") == 2_000
-    for whole in ("x\n" * 20, "x" * 2_000):
+    for whole in ("x\n" * 20, "x" * 2_000, "x" * 2_300, "x\n" * 23):
         assert "--full" not in transcript_text([result("c", "read", whole.rstrip())], fold=20)
 
 

@@ -76,8 +76,12 @@ class Context(BaseModel):
     @property
     def tokens_per_byte(self) -> float:
         """Of entries: as this conversation had so far, but never less than `TOKENS_PER_BYTE`."""
-        counted = max(0, self.tokens - self.head_tokens) / self.bytes if self.bytes else 0
-        return min(max(counted, TOKENS_PER_BYTE), 1.0)
+        return min(max(self._counted, TOKENS_PER_BYTE), 1.0)
+
+    @property
+    def _counted(self) -> float:
+        """Tokens per byte of entries, as the provider has counted them so far."""
+        return max(0, self.tokens - self.head_tokens) / self.bytes if self.bytes else 0
 
     def estimate(self, entries: Iterable[Entry]) -> int:
         """Tokens of entries that were not counted yet."""
@@ -102,6 +106,15 @@ class Context(BaseModel):
         """What the opening of a new epoch may have, so that it is not full again at once."""
         left = window - output - self.head_tokens - self.estimate(pending)
         return max(0, math.floor(left * 0.6 / self.tokens_per_byte))
+
+    def tail_bytes(self, pending: list[Entry], *, output: int, window: int) -> int:
+        """What may stay word for word beside a summary that is begun now: with what will be said
+        until the window is full, it is to fit into the opening."""
+        opening = self.room_bytes(pending, output=output, window=window)
+        left = max(0, window - output - self.request_tokens(pending))
+        # Rather too many bytes than too few: as counted, not as estimated.
+        said = left / max(self._counted, LEAST_TOKENS_PER_BYTE) + sum(map(size, pending))
+        return max(0, opening - math.ceil(said))
 
     def needs_summary(self, room: int, frees: float) -> bool:
         """Whether references would make too little room: less than `frees` of the view, or more

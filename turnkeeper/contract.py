@@ -456,6 +456,8 @@ class SummariseInput(_Inner):
     epoch: Epoch | None = None
     keep_turns: int
     """For workers of before the activity read it in the pinned policy."""
+    room: int | None = None
+    """Bytes that may stay word for word. None, of a worker of before: half of the view."""
     drop_thinking: bool | None = None
 
 

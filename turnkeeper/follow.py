@@ -73,6 +73,13 @@ _BEGINS = {
 }
 """What is said of activities between the turns."""
 
+_HARMLESS = (
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW,
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
+)
+"""Of a workflow task: the server began it anew, since something else had come meanwhile."""
+
 _M = TypeVar("_M", bound=BaseModel)
 
 _Told = list[tuple[str, int, str] | tuple[str, int, str, str]]
@@ -332,7 +339,7 @@ class _Narrator:
 
     async def _stuck(self, event: HistoryEvent) -> _Told:
         failed = event.workflow_task_failed_event_attributes
-        if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
+        if failed.cause in _HARMLESS:
             return []
         return [("PROBLEM", self._turn, f"a workflow task failed: {_why(failed.failure)}")]
 

@@ -207,6 +207,8 @@ def _code(text: str, limit: int) -> str:
 
 _FOLDED_WIDTH = 100
 """Characters that a line of a folded text counts for: some results are one long line."""
+_FEW = 300
+"""Characters that are not worth folding."""
 
 
 def transcript_text(
@@ -258,8 +260,11 @@ def _told(entry: Entry, fold: int | None) -> tuple[str, str]:
 
 def _folded(text: str, lines: int) -> str:
     head = "\n".join(text.split("\n", lines)[:lines])[: lines * _FOLDED_WIDTH]
-    more = len(text) - len(head)
-    return f"{head}\n[{more:,} characters more: show --full]" if more else text
+    rest = text[len(head) :]
+    if len(rest) <= _FEW and rest.count("\n") <= _FEW // _FOLDED_WIDTH:
+        # Not much more than the line that would stand for it.
+        return text
+    return f"{head}\n[{len(rest):,} characters more: show --full]"
 
 
 def image_line(image: ImageRef) -> str:

@@ -214,6 +214,10 @@ class RunState(BaseModel):
         """What the opening of a new epoch may have."""
         return self.context.room_bytes(self.pending, output=self.output_limit, window=self.window)
 
+    def tail_bytes(self) -> int:
+        """What a summary that is begun now may leave word for word."""
+        return self.context.tail_bytes(self.pending, output=self.output_limit, window=self.window)
+
     def no_room(self) -> str | None:
         """Why no room can be made any more; None if it can."""
         if self.base.entries > 1 and self.context.shortened < MAX_IN_VAIN:

@@ -97,6 +97,7 @@ class MakesRoom:
             base=state.base,
             epoch=state.context.epoch,
             keep_turns=policy.keep_turns,
+            room=state.tail_bytes(),
             drop_thinking=True if state.drop_thinking else None,
         )
         try:
