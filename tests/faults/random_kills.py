@@ -374,13 +374,16 @@ def _wrongs(served: Served, found: Witness, refunded: dict[int, Any]) -> Iterato
     if amounts != [str(request.amount)] or refunded[request.order.id] != request.amount:
         yield "I1", f"{request.amount} is to be refunded, and {amounts} is"
     wanted = [t for t in _MUTATING if t != "book_pickup" or request.comes_back]
+    called = [c.input.tool for c in found.seen.run.calls]
+    # The agent gives up at a call that failed: what would have followed was never asked for.
+    gave_up = len(called) <= len(wanted) and _admits(found, called[-1])
     for tool in ("book_pickup", "send_email"):
         times, right = len(of[tool]), int(tool in wanted)
-        if times > right or (times < right and not _admits(found, tool)):
+        told = _admits(found, tool) or (gave_up and tool not in called)
+        if times > right or (times < right and not told):
             yield "I1" if tool == "book_pickup" else "I2", f"{tool} {times} times, {right} is right"
-    called = [c.input.tool for c in found.seen.run.calls]
     in_order = ["find_order", *wanted][: len(called)]
-    if called != in_order or (len(called) <= len(wanted) and not _admits(found, called[-1])):
+    if called != in_order or (len(called) <= len(wanted) and not gave_up):
         yield "I3", f"its calls are {called}"
     if served.ended is not None and len(served.left) != len(rows):
         yield "I11", f"{len(rows) - len(served.left)} effects came after its end"
