@@ -46,7 +46,7 @@ class Seal:
         """
         info = activity.info()
         owner = str(info.workflow_id)
-        async with pulse(lambda: None):
+        async with pulse():
             with _as_not_sealed(self._redactor):
                 view, _ = await self._views.view(owner, str(info.workflow_run_id), asked.position)
                 self._views.keep(owner, view)

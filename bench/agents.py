@@ -12,7 +12,6 @@ import time
 
 from tests.prose import prose
 from turnkeeper import Agent, Limits, ModelSpec, tool
-from turnkeeper.epoch import SUMMARISE
 from turnkeeper.testing import Exchange, Reply, call, reply, text
 
 FOR_EVER = 366 * 86_400
@@ -137,14 +136,9 @@ SUMMARY = (
 )
 
 
-def asks_for_summary(exchange: Exchange) -> bool:
-    """Whether the request is the runtime's own; later ones have the summary in their opening."""
-    return exchange.last_text.startswith(SUMMARISE.partition("{")[0])
-
-
 def reads(exchange: Exchange) -> Reply:
     """The next page, by the number of the last one: a summary may stand for all before it."""
-    if asks_for_summary(exchange):
+    if exchange.wants_summary:
         return text(SUMMARY)
     turns, size = int(os.environ["ENDLESS_TURNS"]), int(os.environ["ENDLESS_BYTES"])
     read = [int(n) for r in exchange.last_results for n in re.findall(r"^Page (\d+)\.", r.text)]

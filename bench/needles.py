@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from bench.agents import FOR_EVER, SUMMARY, asks_for_summary
+from bench.agents import FOR_EVER, SUMMARY
 from bench.histories import executions
 from bench.place import opened
 from bench.report import Check, Report, unharmed
@@ -71,14 +71,14 @@ needles = Agent(
 
 def seeks(exchange: Exchange) -> Reply:
     """The next folio; a question is answered from what `recall` says, or not at all."""
-    if asks_for_summary(exchange):
+    if exchange.wants_summary:
         return text(SUMMARY)
     return _reads_on(exchange)
 
 
 def seeks_without_summaries(exchange: Exchange) -> Reply:
     """As `seeks`, but no summary can be used."""
-    if asks_for_summary(exchange):
+    if exchange.wants_summary:
         return text(("", "x" * 100_000, "Nothing happened.")[exchange.arrival % 3])
     return _reads_on(exchange)
 

@@ -33,11 +33,6 @@ def page(number: int, size: int = 2_000) -> str:
     return f"page {number}: {prose(number, size)}"
 
 
-def asked_for_summary(x: Exchange) -> bool:
-    """Whether the request is the runtime's own."""
-    return x.wants_summary
-
-
 def reading(
     turns: int,
     *,
@@ -51,7 +46,7 @@ def reading(
 
     def script(x: Exchange) -> Reply:
         nonlocal asked
-        if asked_for_summary(x):
+        if x.wants_summary:
             asked += 1
             return summary(asked)
         last = re.match(r"page (\d+)", x.last_results[0].text) if x.last_results else None
@@ -228,7 +223,7 @@ async def test_the_opening_holds_the_task_and_the_summary(rig: RigFactory) -> No
     seen: list[str] = []
 
     def script(x: Exchange) -> Reply:
-        if not asked_for_summary(x) and x.prompt not in seen:
+        if not x.wants_summary and x.prompt not in seen:
             seen.append(x.prompt)
         return inner(x)
 
@@ -258,7 +253,7 @@ async def test_a_summary_outlives_an_epoch_that_gets_none(rig: RigFactory, cover
     inner = reading(80, summary=summary)
 
     def script(x: Exchange) -> Reply:
-        if not asked_for_summary(x) and x.prompt not in openings:
+        if not x.wants_summary and x.prompt not in openings:
             openings.append(x.prompt)
         return inner(x)
 
@@ -305,7 +300,7 @@ async def test_a_summary_is_asked_for_whole_where_streams_are_unusable(rig: RigF
     inner = reading(25, summary=lambda _: unknown_delta(text(SUMMARY), after=4))
 
     def script(x: Exchange) -> Reply:
-        if asked_for_summary(x):
+        if x.wants_summary:
             streamed.append(x.stream)
         prompts.append(x.prompt)
         return inner(x)
@@ -327,7 +322,7 @@ async def test_a_summariser_that_could_not_read_the_view_is_not_asked(
     inner = reading(60)
 
     def script(x: Exchange) -> Reply:
-        if asked_for_summary(x):
+        if x.wants_summary:
             summarised.append(x.body["model"])
         return inner(x)
 
@@ -355,7 +350,7 @@ async def test_no_turn_waits_for_a_summary(rig: RigFactory) -> None:
     inner = reading(60, size=600, summary=lambda _: text(SUMMARY, delay=0.5))
 
     def script(x: Exchange) -> Reply:
-        course.append("summary" if asked_for_summary(x) else "turn")
+        course.append("summary" if x.wants_summary else "turn")
         return inner(x)
 
     async with rig(script, tools=[page], limits=PATIENT, provider={"window": WINDOW}) as r:
@@ -499,7 +494,7 @@ async def test_hashes_of_a_tools_own_are_no_artifacts(rig: RigFactory) -> None:
         return "\n".join(f"{sha256(n.encode()).hexdigest()}  {n}" for n in named)
 
     def script(x: Exchange) -> Reply:
-        if asked_for_summary(x):
+        if x.wants_summary:
             return text(SUMMARY)
         if "was shortened" in x.prompt and x.prompt not in openings:
             openings.append(x.prompt)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tests.prose import prose
 from tests.rig import RigFactory
-from tests.test_context import PATIENT, WINDOW, asked_for_summary, page, reading
+from tests.test_context import PATIENT, WINDOW, page, reading
 from turnkeeper.spec import ContextPolicy, ModelSpec
 from turnkeeper.testing import Exchange, Reply, call, status, text
 from turnkeeper.testing.provider import reply
@@ -49,7 +49,7 @@ async def test_b42_shortening_in_vain_is_given_up_after_two_times(rig: RigFactor
     inner = reading(30)
 
     def script(x: Exchange) -> Reply:
-        if asked_for_summary(x):
+        if x.wants_summary:
             return inner(x)
         return inner(x) if x.arrival < 12 else TOO_LONG
 

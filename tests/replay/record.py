@@ -35,7 +35,6 @@ from turnkeeper import (
     tool,
 )
 from turnkeeper.client import AgentClient, AgentRunHandle
-from turnkeeper.epoch import SUMMARISE
 from turnkeeper.probe import Answer, Landed, NotLanded
 from turnkeeper.spec import HistoryPolicy
 from turnkeeper.testing import AUTO, Exchange, call, calls, reply, status, text, thinking
@@ -217,7 +216,7 @@ def _pages(
     """Page after page: the next one stands in the last result."""
 
     def script(x: Exchange) -> Reply:
-        if x.last_text.startswith(SUMMARISE[:40]):
+        if x.wants_summary:
             return text(summary, delay=delay)
         last = x.last_results[0].text.split(":")[0].split() if x.last_results else ["page", "0"]
         n = int(last[1]) + 1

@@ -78,7 +78,7 @@ async def _stop_one(place: Place, options: argparse.Namespace) -> int:
 
 async def _stop_chosen(place: Place, options: argparse.Namespace) -> int:
     async with place.client(to_read=True) as client:
-        runs = [r for r in await _chosen(client, options, open_only=True) if r.closed is None]
+        runs = await _chosen(client, options, open_only=True)
         actor = options.actor or person()
         if options.yes:
             stopped = await _stop_all(client, [r.id for r in runs], options.reason, actor)
