@@ -606,8 +606,18 @@ async def tools_rig(
     async with open_rig(client, folder, script, tools=tools) as rig:
         prompts = [f"{name}|{case}" for name in ("returns", "returns_async") for case in RESULTS]
         prompts += [f"{name}|{case}" for name in ("raises", "raises_async") for case in FAILURES]
-        # All at once: most of them wait for their second attempt.
-        yield rig, {prompt: await rig.start(prompt) for prompt in prompts}
+        # Many at once, since most of them wait for their second attempt; but not so many that a
+        # slow machine starts attempts which it cannot get to before their heartbeats are due.
+        gate = asyncio.Semaphore(40)
+
+        async def ended(prompt: str) -> AgentRunHandle:
+            async with gate:
+                run = await rig.start(prompt)
+                await run.result(check=False, timeout=60)
+                return run
+
+        runs = await asyncio.gather(*map(ended, prompts))
+        yield rig, dict(zip(prompts, runs, strict=True))
         assert await rig.task_failures() == 0
         assert not rig.provider.rejections
         found = [log_file.read_text()]  # noqa: ASYNC240 - nothing else runs any more
