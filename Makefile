@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3.12 chooses the interpreter of a new .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo crash-demo dev test crash crash-controls answers-lost random server-kills endless endless-controls lint types imports \
+.PHONY: help demo crash-demo dev test test-full crash crash-controls answers-lost random server-kills endless endless-controls lint types imports \
 	compose-check lock lock-check set-up
 
 PYTHON ?=
@@ -27,6 +27,9 @@ ARGS ?=
 test: set-up ## All tests, in four processes. Options for pytest: make test ARGS="-k budget".
 	@# A file stays in one process: its fixtures are made once.
 	@$(VENV_PYTHON) -m pytest $(or $(ARGS),-n 4 --dist loadscope --no-loadscope-reorder)
+
+test-full: set-up ## The same with the numbers of the reports that they are about (an hour).
+	@TURNKEEPER_TESTS=full $(MAKE) test
 
 crash: set-up ## Kill a worker at every crash point (minutes). make crash ARGS="--without key".
 	@$(VENV_PYTHON) -m tests.faults.crash $(ARGS)

@@ -20,6 +20,7 @@ from tests.conversations import conversation
 from tests.prose import prose
 from tests.restoring import RestoringRun
 from tests.rig import RigFactory
+from tests.sizes import FULL
 from turnkeeper import Limits, RunResult, Tool, ToolContext, artifacts, tool
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.entries import Position, message
@@ -103,13 +104,13 @@ async def ends(
 
 async def test_the_transcript_is_the_same_with_and_without(rig: RigFactory) -> None:
     """Conversations of every kind end with equal digests, whether they continued as new or not."""
-    cases = [(seed, "to the end") for seed in range(2_000, 2_003)]
+    cases = [(seed, "to the end") for seed in range(2_000, 2_003 if FULL else 2_002)]
     assert await ends(rig, cases, history=OFTEN) == await ends(rig, cases)
 
 
 async def test_the_state_is_all_that_a_run_keeps(rig: RigFactory) -> None:
     """Restored from JSON before every step, a run ends as it does otherwise."""
-    cases = [(seed, name) for seed in range(3_000, 3_003) for name in LIMITS]
+    cases = [(seed, name) for seed in range(3_000, 3_003 if FULL else 3_002) for name in LIMITS]
     plain = await ends(rig, cases)
     assert await ends(rig, cases, workflow=RestoringRun) == plain
     assert {outcome for outcome, *_ in plain.values()} == {
@@ -240,7 +241,12 @@ async def test_a_damaged_segment_ends_the_run_by_name(
     monkeypatch.setattr(FolderStore, "put", noted)
     monkeypatch.setattr(Views, "keep", nothing_kept)
     async with rig(script, tools=[page, harm], limits=PATIENT, history=OFTEN, provider=OPEN) as r:
-        names = [f"{damage}-{which}" for damage in DAMAGES for which in ("oldest", "newest")]
+        places = ("oldest", "newest")
+        names = [
+            f"{damage}-{place}"
+            for n, damage in enumerate(DAMAGES)
+            for place in (places if FULL else [places[n % 2]])
+        ]
         results = await asyncio.gather(*(r.run(id=name) for name in names))
         for name, result in zip(names, results, strict=True):
             assert (result.outcome, result.turns) == ("state_lost", 14), name

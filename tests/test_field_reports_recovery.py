@@ -22,6 +22,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 
 from tests.archive import Archive
 from tests.rig import open_rig, until
+from tests.sizes import FULL
 from tests.workers import CRASHING_WORKER, SiteFactory, open_site
 from turnkeeper.client import AgentClient
 from turnkeeper.testing import EffectLedger, call, text
@@ -30,7 +31,6 @@ from turnkeeper.testing.embedded import EmbeddedServer
 # Workers start slowly where much else is at work.
 pytestmark = pytest.mark.timeout(300)
 
-FULL = os.environ.get("TURNKEEPER_TESTS") == "full"
 BEAT = ("--heartbeat-seconds", "2")
 TOOLS = "tests.effect_tools"
 
@@ -97,11 +97,11 @@ async def test_b97_a_server_that_dies_during_recovery_strands_no_run(
     ledger: EffectLedger, tmp_path: Path, histories: Archive
 ) -> None:
     """A worker dies with its runs, the server 0.2 s after the next worker has started, and is back
-    2 s later: every run completes, and none has more than one effect. (12 runs; in full 100.)"""
+    2 s later: every run completes, and none has more than one effect. (8 runs; in full 100.)"""
     server, client = await serve(tmp_path / "server")
     port = int(server.address.rpartition(":")[2])
     environment = {"LEDGER_URL": ledger.url}
-    number = 100 if FULL else 12
+    number = 100 if FULL else 8
     try:
         async with open_site(
             client, server.address, tmp_path, answers, module=TOOLS, environment=environment
@@ -134,8 +134,8 @@ async def test_b99_the_server_serves_after_each_of_many_kills(
     tmp_path: Path, histories: Archive
 ) -> None:
     """SIGKILL and a new start over the same database, again and again: each time a run is started
-    and completes, and those of before are there. (4 times; in full 20.)"""
-    for number in range(20 if FULL else 4):
+    and completes, and those of before are there. (3 times; in full 20.)"""
+    for number in range(20 if FULL else 3):
         server, client = await serve(tmp_path / "server")
         async with open_rig(client, tmp_path, [text("Done.")]) as r:
             assert (await r.run(id=f"run-{number}")).outcome == "completed"
@@ -150,8 +150,8 @@ async def test_b99_the_server_serves_after_each_of_many_kills(
 @pytest.mark.crash
 async def test_b100_every_run_is_read_after_a_kill(tmp_path: Path, histories: Archive) -> None:
     """Short runs, then SIGKILL: over the same database, and over a copy of it that was made with
-    SQLite's own files beside it, all are listed and read, whole. (50 runs; in full 500.)"""
-    number = 500 if FULL else 50
+    SQLite's own files beside it, all are listed and read, whole. (25 runs; in full 500.)"""
+    number = 500 if FULL else 25
     folder, copy = tmp_path / "server", tmp_path / "copy"
     server, client = await serve(folder)
     async with open_rig(client, tmp_path, [text("Done.")]) as r:

@@ -30,6 +30,7 @@ from bench.waiting import added_by_the_run, begin
 from tests.namespaces import bare_namespace
 from tests.rig import Rig, RigFactory, open_rig, until
 from tests.scale_runs import HearingRun, SlowHandlerRun, UnwillingRun
+from tests.sizes import FULL
 from tests.test_continue_as_new import OFTEN, PATIENT, page, pages
 from tests.test_unknown_outcomes import TELL, send, waiting
 from tests.workers import SiteFactory
@@ -42,7 +43,6 @@ from turnkeeper.testing import Exchange, Reply, call, text
 
 pytestmark = pytest.mark.timeout(300)
 
-FULL = os.environ.get("TURNKEEPER_TESTS") == "full"
 DAYS = 86_400
 
 
@@ -296,7 +296,7 @@ async def test_b86_a_worker_that_stops_leaves_its_waiting_runs_whole(
     ("runs", "options", "limit"),
     [
         pytest.param(
-            *((500, (), 4_000_000_000) if FULL else (26, ("--cache-mb", "1"), None)),
+            *((500, (), 4_000_000_000) if FULL else (16, ("--cache-mb", "1"), None)),
             marks=pytest.mark.timeout(1_800),
         )
     ],

@@ -17,6 +17,7 @@ from activities.providers.anthropic_request import build_request
 from activities.providers.anthropic_stream import EventReader, ReplyAssembly
 from tests.conversations import TOOLS, conversation, features
 from tests.rig import RigFactory
+from tests.sizes import FULL
 from turnkeeper import Agent, Limits, Tool, ToolContext, ToolFailed
 from turnkeeper.contract import GenerateOutput, RunRequest
 from turnkeeper.entries import message, result
@@ -30,7 +31,7 @@ from turnkeeper.view import View
 from workflows.agent_run import AgentRun
 from workflows.pace import Pace
 
-PURE_REQUESTS = 4_500
+PURE_REQUESTS = 4_500 if FULL else 1_500
 TURNS = 12
 PATIENT = Limits(turns=1_000, consecutive_errors=100, repetition=100)
 AGENT = Agent(
@@ -186,7 +187,7 @@ def test_thousands_of_requests_break_no_rule() -> None:
 
 async def test_requests_over_http_break_no_rule(rig: RigFactory) -> None:
     """The same through Temporal, the real activities and HTTP."""
-    scripts = {f"conversation {seed}": conversation(seed, TURNS) for seed in range(1_000, 1_015)}
+    scripts = {f"conversation {seed}": conversation(seed, TURNS) for seed in range(1_000, 1_008)}
 
     def script(x: Exchange) -> Reply:
         answered: Reply = scripts[x.prompt.split("\n")[0]](x)
@@ -200,7 +201,7 @@ async def test_requests_over_http_break_no_rule(rig: RigFactory) -> None:
         found = features(record.body for record in r.provider.requests)
         print(dict(found))  # noqa: T201 - shown with -s
         assert r.provider.rejections == {}
-        assert found["requests"] >= 250
+        assert found["requests"] >= 130
         assert_varied(found)
         assert await r.task_failures() == 0
 

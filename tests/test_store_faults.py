@@ -23,13 +23,14 @@ from structlog.testing import capture_logs
 from activities import execute
 from activities.views import Views
 from tests.rig import Rig, RigFactory, until
+from tests.sizes import FULL
 from tests.test_continue_as_new import DAMAGES, many_tools, nothing_kept
 from turnkeeper import Agent, Limits, ToolContext, artifacts, tool
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.spec import HistoryPolicy
 from turnkeeper.testing import Exchange, Reply, call, calls, text
 
-OUTAGE = 30.0 if os.environ.get("TURNKEEPER_TESTS") == "full" else 5.0
+OUTAGE = 30.0 if FULL else 5.0
 OFTEN = HistoryPolicy(events=50, bytes=20_000)
 SIZE = 200_000
 """Of a result that is stored: one block of the store's and more would be 262,144."""

@@ -18,10 +18,10 @@ from turnkeeper.testing.nursery import Nursery
 
 SMOKE = (
     *("tool.done:1", "effect.sent:2", "tool.done:3", "ledger.committed:1"),
-    *("model.half:2", "results.appended:1", "continue.commands:1"),
+    *("results.appended:1", "continue.commands:1"),
 )
 """An idempotent call, a reconcilable one, one that is tried once, one with a database of its own;
-then a model call, a workflow task, and the end of an execution."""
+then a workflow task, and the end of an execution."""
 
 
 def test_the_plan_has_every_point_twice() -> None:
