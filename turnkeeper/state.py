@@ -332,6 +332,11 @@ class RunState(BaseModel):
         )
         self.unknown = [*self.unknown, noted][-MAX_UNKNOWN:]
 
+    @property
+    def has_news(self) -> bool:
+        """Whether somebody has said what the loop has not looked at yet."""
+        return bool(self.resolutions)
+
     def not_waiting(self, call_id: str) -> str | None:
         """Why a call cannot be resolved; None if it can."""
         waiting = [c.call_id for c in self.calls if c.status == "waiting"]
@@ -447,6 +452,10 @@ class RunState(BaseModel):
         self.next_turn()
 
     # --- ends -----------------------------------------------------------------------------------
+
+    def take_stop(self, said: StopRequest) -> None:
+        """Somebody asks the run to end; the first one stays: it says who, and why."""
+        self.stop = self.stop or said
 
     def cancel(self, reason: str | None) -> None:
         """Temporal closes the run as cancelled, whatever it was about to end as."""

@@ -44,6 +44,8 @@ DRAIN_SECONDS = 10.0
 """Beside the heartbeat timeout: how long calls that were cancelled are waited for."""
 TURNS_WITHOUT_STORE = 20
 """Turns until sealing is tried again after the artifact store was down."""
+MAX_CARRIED_BYTES = 1_000_000
+"""Of a state that continues as new while calls wait; one with more waits where it is."""
 FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 """The history beyond which a run does not go on unsealed; 51,200 and 50 MB end it."""
 
@@ -219,12 +221,14 @@ class AgentRun(MakesRoom, Messages):
         """A pump over the calls' states: start what may start, wait, again until all are done."""
         state = self.state
         while True:
-            self._take_resolutions()
+            self._take_news()
             for call in state.startable():
                 self._start(call)
             if not self.tasks and not any(c.status == "waiting" for c in state.calls):
                 break
             cockpit.show(state)
+            if not self.tasks and self._is_long() and self._may_leave():
+                await self._continue_as_new()
             await self._wait()
             if self._interrupted() or state.outcome is not None:
                 await self._drain()
@@ -286,7 +290,7 @@ class AgentRun(MakesRoom, Messages):
         self.state.doubt(call, told.text, workflow.time(), may_wait=goes_on)
         cockpit.publish_unknown(self.state)
 
-    def _take_resolutions(self) -> None:
+    def _take_news(self) -> None:
         state = self.state
         if not state.resolutions:
             return
@@ -328,13 +332,9 @@ class AgentRun(MakesRoom, Messages):
             await self._drain()
 
     async def _wait(self) -> None:
-        """Until an activity in flight is done, a call was resolved, or the run is to end."""
+        """Until an activity in flight is done, somebody has spoken, or the run is to end."""
         await workflow.wait_condition(
-            lambda: (
-                self._interrupted()
-                or any(t.done() for t in self.tasks)
-                or bool(self.state.resolutions)
-            )
+            lambda: self._interrupted() or any(t.done() for t in self.tasks) or self.state.has_news
         )
         self._reap()
 
@@ -359,7 +359,7 @@ class AgentRun(MakesRoom, Messages):
             self._reap()
             # What does not heed a cancel holds the run no longer than this.
             self.tasks = []
-        self._take_resolutions()
+        self._take_news()
         for call in self.state.calls if self.state.phase == Phase.EXECUTE else []:
             tool = self.state.tool(call)
             if call.status == "running" and tool is not None:
@@ -410,12 +410,12 @@ class AgentRun(MakesRoom, Messages):
         cockpit.publish_start(state)
         cockpit.show(state)
 
-    def _is_long(self) -> bool:
+    def _is_long(self, *, by_size: bool = True) -> bool:
         info, history = workflow.info(), self.state.pinned.history
         return self.state.turn >= self.seal_from and (
             info.is_continue_as_new_suggested()
             or info.get_current_history_length() >= history.events
-            or info.get_current_history_size() >= history.bytes
+            or (by_size and info.get_current_history_size() >= history.bytes)
         )
 
     def _may_continue(self) -> bool:
@@ -423,6 +423,14 @@ class AgentRun(MakesRoom, Messages):
         writing = self.summary is not None and not self.summary.done()
         # Asked for last: it leaves an event in the history.
         return not writing or self._is_full() or not workflow.patched("summary-before-continuing")
+
+    def _may_leave(self) -> bool:
+        """Whether it may continue as new while calls wait: their arguments and results go along."""
+        fits = len(self.state.model_dump_json()) <= MAX_CARRIED_BYTES
+        # A state of more bytes than the threshold would otherwise go on for ever.
+        new = self.turns_here > 0 or self._is_long(by_size=False)
+        # Asked for last: it leaves an event in the history.
+        return fits and new and workflow.patched("continues-while-waiting")
 
     def _is_full(self) -> bool:
         info = workflow.info()

@@ -8,18 +8,17 @@ a bad one ends the run by name.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from turnkeeper.contract import (
     WORKFLOW,
-    ResolveRequest,
     RunRequest,
     RunResult,
-    StopRequest,
     read_public,
 )
 from turnkeeper.entries import message, strict_json
@@ -28,6 +27,8 @@ from turnkeeper.state import RunState, key_base
 from turnkeeper.text import clip, one_line
 
 ANSWER_BYTES = 64_000
+
+_Body = TypeVar("_Body", bound=BaseModel)
 
 
 class Refused(Exception):
@@ -78,26 +79,20 @@ def _request(args: Sequence[RawValue]) -> RunRequest:
         raise Refused(one_line(str(error), 1_000)) from None
 
 
-def stop_request(args: Sequence[Any]) -> StopRequest:
-    """The body of a stop message, which may be left out.
+def body(model: type[_Body], args: Sequence[Any]) -> _Body:
+    """The body of a message: one JSON object, or nothing where no field is needed.
 
     Raises:
         ValueError: says what is wrong with it.
     """
-    if len(args) > 1:
+    if len(args) > 1 or (not args and _needs_fields(model)):
         raise ValueError(f"send one JSON object, not {len(args)} arguments")
-    return read_public(StopRequest, args[0] if args and args[0] is not None else {})
+    said = args[0] if args else None
+    return read_public(model, {} if said is None and not _needs_fields(model) else said)
 
 
-def resolve_request(args: Sequence[Any]) -> ResolveRequest:
-    """The body of a resolve message.
-
-    Raises:
-        ValueError: says what is wrong with it.
-    """
-    if len(args) != 1:
-        raise ValueError(f"send one JSON object, not {len(args)} arguments")
-    return read_public(ResolveRequest, args[0])
+def _needs_fields(model: type[BaseModel]) -> bool:
+    return any(field.is_required() for field in model.model_fields.values())
 
 
 def refusal(reason: str) -> ApplicationError:

@@ -2,25 +2,81 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
+from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from turnkeeper import contract
-from turnkeeper.contract import CallStatus, ContextStatus, RunStatus
+from turnkeeper.contract import (
+    CallStatus,
+    ContextStatus,
+    ResolveRequest,
+    RunStatus,
+    StopRequest,
+)
 from turnkeeper.render import waiting_for
 from turnkeeper.state import RunState
 from turnkeeper.text import arguments_line, one_line
 from workflows import boundary
 
+_Body = TypeVar("_Body", bound=BaseModel)
+
+
+def _accepts(
+    name: str,
+    body: type[_Body],
+    about: str,
+    *,
+    take: Callable[[RunState, _Body], None],
+    refuse: Callable[[RunState, _Body], str | None] = lambda _state, _said: None,
+) -> tuple[Any, Any]:
+    """The update and the signal of a name, which have the same body.
+
+    `about` is for the UI; `refuse` says why a body cannot be taken; `take` notes it, no more.
+    """
+
+    def read(run: Messages, args: Sequence[Any]) -> _Body:
+        said = boundary.body(body, args)
+        if problem := refuse(run.state, said):
+            raise ValueError(problem)
+        return said
+
+    # With `*args`: a signal with a missing argument would raise inside the SDK and fail the
+    # workflow task for ever.
+    @workflow.update(name=name, description=about)
+    async def update(self: Messages, *args: Any) -> dict[str, str]:
+        take(self.state, boundary.body(body, args))
+        self.acknowledging = True
+        return {"accepted": name}
+
+    @update.validator
+    def check(self: Messages, *args: Any) -> None:
+        # Refused here, an update leaves nothing in history.
+        if self.refused is not None:
+            raise boundary.refusal(self.refused)
+        try:
+            read(self, args)
+        except ValueError as error:
+            raise ApplicationError(str(error), type="invalid_request", non_retryable=True) from None
+
+    # Works also while no worker is up; what an update would have refused is dropped.
+    @workflow.signal(name=name, description=about)
+    def signal(self: Messages, *args: Any) -> None:
+        if self.refused is not None:
+            return
+        try:
+            take(self.state, read(self, args))
+        except ValueError as error:
+            workflow.logger.warning("%s signal dropped: %s", name, one_line(str(error), 300))
+
+    return update, signal
+
 
 class Messages:
-    """The updates, signals and queries of a run.
-
-    Named, so that the UI offers them, but with `*args`: a signal with a missing argument would
-    raise inside the SDK and fail the workflow task for ever.
-    """
+    """The updates, signals and queries of a run, each by its name, so that the UI offers them."""
 
     refused: str | None
     """Why the start was not one: then there is no state."""
@@ -28,66 +84,19 @@ class Messages:
     acknowledging: bool
     """Whether an update's answer may still be on its way."""
 
-    @workflow.update(name=contract.STOP)
-    async def stop_update(self, *args: Any) -> dict[str, str]:
-        """End the run. Body: {"reason": "...", "actor": "..."}, both optional."""
-        # The first one stays: it says who ended the run, and why.
-        self.state.stop = self.state.stop or boundary.stop_request(args)
-        self.acknowledging = True
-        return {"accepted": "stop"}
-
-    @stop_update.validator
-    def check_stop(self, *args: Any) -> None:
-        """Refused here, an update leaves nothing in history."""
-        if self.refused is not None:
-            raise boundary.refusal(self.refused)
-        try:
-            boundary.stop_request(args)
-        except ValueError as error:
-            raise ApplicationError(str(error), type="invalid_request", non_retryable=True) from None
-
-    @workflow.signal(name=contract.STOP)
-    def stop_signal(self, *args: Any) -> None:
-        """End the run, also while no worker is up. Body as above; a wrong one is dropped."""
-        try:
-            if self.refused is None:
-                self.state.stop = self.state.stop or boundary.stop_request(args)
-        except ValueError as error:
-            workflow.logger.warning("stop signal dropped: %s", one_line(str(error), 300))
-
-    @workflow.update(name=contract.RESOLVE)
-    async def resolve_update(self, *args: Any) -> dict[str, str]:
-        """Say whether a call happened. Body: {"call_id": "...", "landed": true, "result": "..."}"""
-        self.state.resolutions.append(boundary.resolve_request(args))
-        self.acknowledging = True
-        return {"accepted": "resolve"}
-
-    @resolve_update.validator
-    def check_resolve(self, *args: Any) -> None:
-        """Refused here, an update leaves nothing in history."""
-        if self.refused is not None:
-            raise boundary.refusal(self.refused)
-        try:
-            problem = self.state.not_waiting(boundary.resolve_request(args).call_id)
-        except ValueError as error:
-            problem = str(error)
-        if problem:
-            raise ApplicationError(problem, type="invalid_request", non_retryable=True) from None
-
-    @workflow.signal(name=contract.RESOLVE)
-    def resolve_signal(self, *args: Any) -> None:
-        """As the update, also while no worker is up; what would be refused there is dropped."""
-        if self.refused is not None:
-            return
-        try:
-            said = boundary.resolve_request(args)
-            problem = self.state.not_waiting(said.call_id)
-        except ValueError as error:
-            problem = str(error)
-        if problem:
-            workflow.logger.warning("resolve signal dropped: %s", one_line(problem, 300))
-        else:
-            self.state.resolutions.append(said)
+    stop_update, stop_signal = _accepts(
+        contract.STOP,
+        StopRequest,
+        'End the run. Body: {"reason": "...", "actor": "..."}, both optional.',
+        take=RunState.take_stop,
+    )
+    resolve_update, resolve_signal = _accepts(
+        contract.RESOLVE,
+        ResolveRequest,
+        'Say whether a call happened. Body: {"call_id": "...", "landed": true, "result": "..."}',
+        refuse=lambda state, said: state.not_waiting(said.call_id),
+        take=lambda state, said: state.resolutions.append(said),
+    )
 
     @workflow.query(name=contract.STATUS)
     def status(self, *_args: Any) -> RunStatus:
