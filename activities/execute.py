@@ -18,6 +18,7 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from activities.approving import wanted
 from activities.aside import aside
 from activities.attachments import Attachments
 from activities.attempts import VAIN_PROBES, Attempts, backoff, earlier_attempts
@@ -33,7 +34,7 @@ from activities.registry import Registry
 from activities.results import Parts, Unreadable, content_of, extract, heft, sendable
 from activities.runners import Runners, in_process
 from turnkeeper.artifacts import ArtifactStore
-from turnkeeper.contract import NOT_HERE, NOTHING_HAPPENED, ExecuteInput, ExecuteOutput
+from turnkeeper.contract import NOT_HERE, NOTHING_HAPPENED, Asks, ExecuteInput, ExecuteOutput
 from turnkeeper.entries import result
 from turnkeeper.errors import RetryTool, StopRun, ToolFailed
 from turnkeeper.media import ImageRef
@@ -125,11 +126,39 @@ class Execute:
                     log.info("landed before", tool=asked.tool, turn=asked.turn, key=asked.key)
                     return await self._returned(asked, answer.receipt, began)
                 self._not_landed(asked, attempts, answer)
+            if not attempts.unsure and (
+                waits := await self._needs_word(tool, asked, arguments, context, began)
+            ):
+                return waits
             self._refuse_spent(asked, attempts)
             attempts.begin()
             context.attempt = attempts.begun
             body = functools.partial(self._call, tool, arguments, context, asked, lease)
             return await self._body(body, asked, attempts, lease, began)
+
+    async def _needs_word(
+        self,
+        tool: Tool,
+        asked: ExecuteInput,
+        arguments: dict[str, Any],
+        context: ToolContext,
+        began: float,
+    ) -> ExecuteOutput | None:
+        """That a person has to allow it; None if the body may be begun."""
+        asks, needed = await wanted(
+            tool,
+            asked,
+            arguments,
+            context,
+            threads=self._threads,
+            redactor=self._redactor,
+        )
+        if needed:
+            told = f"waits for a person to allow it: {asks.why}"
+            return self._output(asked, "needs_approval", told, began, asks=asks)
+        if asked.asks_only:
+            return self._output(asked, "cleared", "nobody has to allow it", began, asks=asks)
+        return None
 
     async def _body(
         self,
@@ -241,6 +270,7 @@ class Execute:
         reason: str | None = None,
         artifact: str | None = None,
         images: Sequence[ImageRef] = (),
+        asks: Asks | None = None,
     ) -> ExecuteOutput:
         failed = status in ("error", "invalid")
         shown = clip_json(self._redactor.error(text) if failed else text, asked.result_bytes)
@@ -269,6 +299,7 @@ class Execute:
             status=status,
             reason=reason,
             artifact=artifact,
+            asks=asks,
             timing=took,
         )
 

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from turnkeeper.errors import RetryTool, StopRun, ToolFailed
     from turnkeeper.media import Media
     from turnkeeper.probe import Landed, NotLanded, Unknown
-    from turnkeeper.spec import ContextPolicy, HistoryPolicy, Limits, ModelSpec
+    from turnkeeper.spec import ApprovalPolicy, ContextPolicy, HistoryPolicy, Limits, ModelSpec
     from turnkeeper.tools import Tool, ToolContext, tool
 
 _HOME = {
     "Agent": "agent",
     "AgentClient": "client",
+    "ApprovalPolicy": "spec",
     "ContextPolicy": "spec",
     "HistoryPolicy": "spec",
     "Landed": "probe",
@@ -44,6 +45,7 @@ _HOME = {
 __all__ = [
     "Agent",
     "AgentClient",
+    "ApprovalPolicy",
     "ContextPolicy",
     "HistoryPolicy",
     "Landed",

@@ -13,6 +13,7 @@ from turnkeeper.errors import DefinitionError
 from turnkeeper.spec import (
     NOTES,
     AgentSpec,
+    ApprovalPolicy,
     ContextPolicy,
     HistoryPolicy,
     Limits,
@@ -40,6 +41,7 @@ class Agent:
         on_invalid_call: `tell` the model about an unknown tool or invalid arguments, or `stop`.
         on_unknown: a call may or may not have taken effect: `tell` the model, `wait` until a person
             resolves it (`starter.py unknown`), or `stop` the run with `outcome_unknown`.
+        approvals: which calls a person has to allow, beside what the tools declare.
         context: what is done when the conversation outgrows the model's window.
         history: when to continue as new; for tests and unusual histories.
         notes: give the model a scratchpad, the tools `note` and `read_notes`.
@@ -60,6 +62,7 @@ class Agent:
         model_options: Mapping[str, Any] | None = None,
         on_invalid_call: Literal["tell", "stop"] = "tell",
         on_unknown: OnUnknown = "tell",
+        approvals: ApprovalPolicy | None = None,
         context: ContextPolicy | None = None,
         history: HistoryPolicy | None = None,
         notes: bool = False,
@@ -80,6 +83,7 @@ class Agent:
             "limits": limits or Limits(),
             "on_invalid_call": on_invalid_call,
             "on_unknown": on_unknown,
+            "approvals": approvals or ApprovalPolicy(),
             "context": context or ContextPolicy(),
             "history": history or HistoryPolicy(),
             "notes": notes,
@@ -90,6 +94,7 @@ class Agent:
         except ValidationError as error:
             raise DefinitionError(f"agent {name!r}: {problem_text(error)}") from None
         _refuse_reserved(self._spec)
+        _refuse_strangers(self._spec)
         _refuse_unfit(self._spec)
 
     def spec(self) -> AgentSpec:
@@ -120,6 +125,16 @@ def _refuse_reserved(spec: AgentSpec) -> None:
             raise DefinitionError(
                 f"agent {spec.name!r}: {name!r} is the name of a built-in tool; "
                 f"rename yours{without}"
+            )
+
+
+def _refuse_strangers(spec: AgentSpec) -> None:
+    """A policy about a tool that the agent has not is a misspelt one, and another is denied."""
+    for name in spec.approvals.tools or {}:
+        if spec.tool(name) is None:
+            known = ", ".join(t.name for t in spec.tools) or "none"
+            raise DefinitionError(
+                f"agent {spec.name!r}: approvals.tools: there is no tool {name!r}; tools: {known}"
             )
 
 

@@ -22,7 +22,15 @@ from pydantic_core import ErrorDetails
 
 from turnkeeper.entries import Entry, Position, check_json
 from turnkeeper.errors import AdmissionError
-from turnkeeper.spec import MAX_RESULT_IMAGES, UNBUILT_LIMITS, AgentSpec, Effect, Limits, Strict
+from turnkeeper.spec import (
+    MAX_RESULT_IMAGES,
+    UNBUILT_LIMITS,
+    AgentSpec,
+    Approval,
+    Effect,
+    Limits,
+    Strict,
+)
 from turnkeeper.text import one_line
 
 WORKFLOW = "AgentRun"
@@ -50,6 +58,10 @@ STOP = "stop"
 """Update and signal, body `StopRequest`: end the run."""
 RESOLVE = "resolve"
 """Update and signal, body `ResolveRequest`: say whether a call with an unknown outcome happened."""
+APPROVE = "approve"
+"""Update and signal, body `ApproveRequest`: let a call be run that waits for a person's word."""
+DENY = "deny"
+"""Update and signal, body `DenyRequest`: have it not run."""
 STATUS = "status"
 """Query, answers `RunStatus`."""
 
@@ -133,6 +145,25 @@ class ResolveRequest(Strict):
     """Whether it took effect: true or false, no word or number for it."""
     result: Annotated[str, Field(max_length=20_000)] = ""
     """What the model reads: the receipt, or why it did not happen."""
+    actor: Annotated[str, Field(max_length=200)] | None = None
+
+
+class ApproveRequest(Strict):
+    """The body of `approve`."""
+
+    approval: Annotated[str, Field(min_length=1, max_length=64)]
+    """The id of an approval that waits: it stands for one call with one set of arguments."""
+    remember: Annotated[bool, Field(strict=True)] = False
+    """Do not ask again in this run for this tool, as it is defined now, whatever the arguments."""
+    actor: Annotated[str, Field(max_length=200)] | None = None
+
+
+class DenyRequest(Strict):
+    """The body of `deny`."""
+
+    approval: Annotated[str, Field(min_length=1, max_length=64)]
+    reason: Annotated[str, Field(max_length=2_000)] = ""
+    """What the model reads."""
     actor: Annotated[str, Field(max_length=200)] | None = None
 
 
@@ -238,6 +269,32 @@ class UnknownCall(_Inner):
     """Who settled it."""
 
 
+class ApprovalAsked(_Inner):
+    """A tool call that a person has, or had, to allow."""
+
+    id: str
+    """Made of the call's place in its run, its arguments and the tool's definition: changed
+    arguments have another one."""
+    turn: int
+    call_id: str
+    tool: str
+    effect: Effect
+    arguments: str = ""
+    """As JSON, as the tool's types read them; cut."""
+    why: str = ""
+    """Why it was asked for."""
+    since: float = 0
+    """Workflow time, seconds since 1970."""
+    expires: float = 0
+    escalated: bool = False
+    """Whether nobody decided in time, and it waits once more."""
+    status: Literal["waiting", "approved", "denied", "expired", "withdrawn"] = "waiting"
+    """`withdrawn`: the run ended before anybody decided."""
+    actor: str | None = None
+    """Who decided, as they say: nobody has verified it."""
+    reason: str = ""
+
+
 class RunResult(_Inner):
     """How a run ended. The workflow's result, or the details of its failure."""
 
@@ -260,6 +317,8 @@ class RunResult(_Inner):
     """Views that the run had: each but the first began when the one before had grown too long."""
     unknown: list[UnknownCall] = Field(default_factory=list)
     """The last calls whose outcome was, or is, unknown."""
+    approvals: list[ApprovalAsked] = Field(default_factory=list)
+    """The last calls that a person had to allow."""
 
 
 class CallStatus(_Inner):
@@ -297,6 +356,7 @@ class RunStatus(_Inner):
     outcome: str | None = None
     unknown: list[UnknownCall] = Field(default_factory=list)
     """As in `RunResult`."""
+    approvals: list[ApprovalAsked] = Field(default_factory=list)
 
 
 class LoadAgentInput(_Inner):
@@ -388,13 +448,36 @@ class ExecuteInput(_Inner):
     """See `ToolSpec`."""
     images: int = MAX_RESULT_IMAGES
     """Of the result, that the model may see."""
+    approval: Approval | None = None
+    """Whether a person has to allow it, by the agent's policy; the tool itself may ask for more."""
+    granted: str | None = None
+    """The digest of what a person has allowed, or of what needs no word."""
+    trusted: str | None = None
+    """The tool's definition for which nobody is asked any more in this run."""
+    asks_only: bool | None = None
+    """Find out whether a person has to allow it, and do nothing."""
+
+
+class Asks(_Inner):
+    """What a person allows, or need not allow."""
+
+    digest: str
+    """Of the tool's definition and the arguments."""
+    definition: str
+    """Digest of the former alone."""
+    arguments: str = ""
+    """As JSON, cut, for the person."""
+    why: str = ""
 
 
 class ExecuteOutput(_Inner):
-    """The one result of a tool call."""
+    """The one result of a tool call, or what it needs before it can have one."""
 
     entry: Entry
-    status: Literal["ok", "error", "invalid", "stop"]
+    """While it waits for a person: what it waits for, which the model is not told."""
+    status: Literal["ok", "error", "invalid", "stop", "needs_approval", "cleared"]
+    asks: Asks | None = None
+    """Of `needs_approval`, and of `cleared`: nobody need be asked."""
     reason: str | None = None
     """Of `stop`."""
     artifact: str | None = None
@@ -508,6 +591,8 @@ def schemas() -> dict[str, Any]:
         RunStatus,
         StopRequest,
         ResolveRequest,
+        ApproveRequest,
+        DenyRequest,
         Limits,
     )
     return {m.__name__: m.model_json_schema() for m in public}

@@ -32,6 +32,17 @@ def stricter(one: Effect, other: Effect) -> Effect:
     return max(one, other, key=_BY_CARE.index)
 
 
+Approval = Literal["never", "asks", "always"]
+"""Whether a person has to allow a call: `asks` for what the tool says of each call's arguments."""
+
+_BY_DISTRUST: tuple[Approval, ...] = ("never", "asks", "always")
+
+
+def warier(one: Approval, other: Approval) -> Approval:
+    """Of two statements about a tool the one that asks more often."""
+    return max(one, other, key=_BY_DISTRUST.index)
+
+
 OnUnknown = Literal["tell", "wait", "stop"]
 """What becomes of a call whose outcome is unknown; see `AgentSpec.on_unknown`."""
 
@@ -158,6 +169,8 @@ class ToolSpec(Strict):
     """Seconds that the tool may go without a heartbeat of its own; None: the worker's will do."""
     key_ttl: float | None = None
     """Seconds that the target remembers a key; None: longer than any retry takes."""
+    approval: Approval = "never"
+    """Whether a person has to allow a call; the agent's `ApprovalPolicy` can only tighten it."""
 
     @property
     def attempts(self) -> int:
@@ -224,6 +237,21 @@ class HistoryPolicy(Strict):
     """Size of that history; a run at hand takes about as much memory."""
 
 
+class ApprovalPolicy(Strict):
+    """Which calls a person has to allow, and what becomes of those that nobody decides.
+
+    It tightens what the tools say of themselves, and never loosens it.
+    """
+
+    tools: dict[str, Literal["declared", "always", "deny"]] | None = None
+    """By tool: as the tool declares, ask for each call, or never run it. With it, a tool that is
+    not named is denied, built-in ones aside. None: all as declared."""
+    expires: Annotated[float, Field(ge=1, le=366 * 86_400)] = 86_400
+    """Seconds that a person has; it is the run's own `wall_seconds` that may end it before."""
+    on_expiry: Literal["deny", "stop", "escalate"] = "deny"
+    """`deny` the call; `stop` the run; or `escalate`: say so, wait as long again, then deny."""
+
+
 class AgentSpec(Strict):
     """An agent, pinned."""
 
@@ -237,6 +265,7 @@ class AgentSpec(Strict):
     on_unknown: OnUnknown | None = None
     """A call that may or may not have taken effect: tell the model, wait until a person resolves
     it, or end the run with `outcome_unknown`. None is a spec of before this was published: told."""
+    approvals: ApprovalPolicy = ApprovalPolicy()
     history: HistoryPolicy = HistoryPolicy()
     context: ContextPolicy | None = None
     """None is a spec of before views could be shortened: every entry is sent."""
@@ -255,6 +284,14 @@ class AgentSpec(Strict):
     def tool(self, name: str) -> ToolSpec | None:
         """The tool of that name, if the agent has it."""
         return next((t for t in self.tools if t.name == name), None)
+
+    def approval(self, tool: ToolSpec) -> Approval | Literal["deny"]:
+        """Whether a person has to allow calls of a tool, or nobody can."""
+        policy = self.approvals.tools
+        if policy is None or tool.name in self.built_in():
+            return tool.approval
+        said = policy.get(tool.name, "deny")
+        return tool.approval if said == "declared" else said
 
     def built_in(self) -> tuple[str, ...]:
         """Names of the built-in tools that a run of this agent is given."""

@@ -12,8 +12,11 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from turnkeeper.approvals import Approvals
 from turnkeeper.context import MAX_IN_VAIN, Context, Room
 from turnkeeper.contract import (
+    ApproveRequest,
+    DenyRequest,
     GenerateOutput,
     ResolveRequest,
     RunRequest,
@@ -32,6 +35,7 @@ from turnkeeper.spec import (
     MAX_REPLY_RESULTS_BYTES,
     MAX_RESULT_IMAGES,
     AgentSpec,
+    Approval,
     ContextPolicy,
     Limits,
     ToolSpec,
@@ -72,18 +76,37 @@ class Call(BaseModel):
     arguments: dict[str, object]
     key: str
     status: Literal["proposed", "running", "waiting", "done"] = "proposed"
-    outcome: Literal["ok", "error", "unknown", "not_run"] | None = None
+    awaits: Literal["outcome", "approval", "answer", "time"] = "outcome"
+    """While it waits: what for."""
+    outcome: Literal["ok", "error", "unknown", "not_run", "denied"] | None = None
     entry: Entry | None = None
     """Its result, once done."""
     doubt: str = ""
     """Why its outcome is unknown, while it waits for a person."""
     invalid: bool = False
     """An unknown tool, or arguments that it cannot take."""
+    asks_only: bool = False
+    """Begun before its turn, to find out whether a person has to allow it."""
+    approval: str = ""
+    """The id under which a person decides."""
+    digest: str = ""
+    """Of what they decide."""
+    definition: str = ""
+    """Of the tool, as it was then."""
+    granted: str | None = None
+    """The digest that was allowed, or need not be."""
+    approved: bool = False
+    """Whether a person has allowed it."""
 
     @property
     def failed(self) -> bool:
         """Whether it counts as an error."""
         return self.outcome in ("error", "unknown")
+
+    @property
+    def breaks(self) -> bool:
+        """Whether what the model planned after it is not to be taken for granted."""
+        return self.failed or self.outcome == "denied"
 
     def refuse(self, text: str) -> None:
         """It cannot be run as the model wrote it."""
@@ -92,7 +115,9 @@ class Call(BaseModel):
         self.finish("error", text)
 
     def finish(
-        self, outcome: Literal["ok", "error", "unknown", "not_run"], text_or_entry: str | Entry
+        self,
+        outcome: Literal["ok", "error", "unknown", "not_run", "denied"],
+        text_or_entry: str | Entry,
     ) -> None:
         """Give the call its one result; a later one is ignored."""
         if self.status == "done":
@@ -166,6 +191,7 @@ class RunState(BaseModel):
     """The last calls whose outcome was, or is, unknown."""
     resolutions: list[ResolveRequest] = Field(default_factory=list)
     """Accepted, and not applied yet."""
+    approvals: Approvals = Field(default_factory=Approvals)
 
     stop: StopRequest | None = None
     closing: str | None = None
@@ -279,6 +305,8 @@ class RunState(BaseModel):
                 call.refuse(self._no_such_tool(call.tool))
             elif p.refused is not None:
                 call.refuse(p.refused)
+            elif self.must_ask(call) == "deny":
+                call.finish("denied", f"{call.tool} is not allowed in this agent. It was not run.")
         self.phase = Phase.EXECUTE
 
     # --- EXECUTE --------------------------------------------------------------------------------
@@ -291,31 +319,41 @@ class RunState(BaseModel):
         """Calls that may start now, in call order.
 
         Reads run side by side. A mutating call waits for everything before it, and what comes after
-        it waits for it. After a mutating call that failed, the later mutating ones are not run.
+        it waits for it. After a mutating call that failed or was denied, the later mutating ones
+        are not run, but those that a person has allowed. Whether a person has to allow a call is
+        found out before its turn: all that a reply needs is asked for at once.
         """
         free = self.limits.parallel_calls - sum(c.status == "running" for c in self.calls)
         ready: list[Call] = []
-        earlier_done, broken = True, False
+        earlier_done, blocked, broken = True, False, False
         for call in self.calls:
             mutates = self._mutates(call)
             if call.status == "proposed":
-                if mutates and broken:
+                in_turn = earlier_done if mutates else not blocked
+                if mutates and broken and not call.approved:
                     call.finish("not_run", "Not run: an earlier call of this reply failed.")
-                elif free > len(ready) and (earlier_done or not mutates):
+                elif free > len(ready) and (in_turn or self._may_need_word(call)):
+                    call.asks_only = not in_turn
                     ready.append(call)
             if call.status != "done":
-                earlier_done = False
-                if mutates:
-                    break
-            broken = broken or (mutates and call.failed)
+                earlier_done, blocked = False, blocked or mutates
+            broken = broken or (mutates and call.breaks)
         return ready
+
+    def must_ask(self, call: Call) -> Approval | Literal["deny"]:
+        """Whether a person has to allow the call, by its agent's policy and its tool."""
+        tool = self.tool(call)
+        return self.pinned.approval(tool) if tool else "never"
+
+    def _may_need_word(self, call: Call) -> bool:
+        return call.granted is None and self.must_ask(call) != "never"
 
     def doubt(self, call: Call, text: str, now: float, *, may_wait: bool) -> None:
         """The call may or may not have taken effect: what becomes of it is the agent's policy."""
         policy = self.pinned.on_unknown
         waits = policy == "wait" and may_wait
         if waits:
-            call.status, call.doubt = "waiting", text
+            call.status, call.awaits, call.doubt = "waiting", "outcome", text
         else:
             call.finish("unknown", text)
         if policy == "stop":
@@ -335,11 +373,17 @@ class RunState(BaseModel):
     @property
     def has_news(self) -> bool:
         """Whether somebody has said what the loop has not looked at yet."""
-        return bool(self.resolutions)
+        return bool(self.resolutions or self.approvals.said)
+
+    def refuses(self, said: ApproveRequest | DenyRequest, now: float) -> str | None:
+        """Why a decision about a call cannot be taken; None if it can."""
+        if self.outcome is not None or self.stop is not None:
+            return "the run ends: nothing is decided any more"
+        return self.approvals.refusal(said, now)
 
     def not_waiting(self, call_id: str) -> str | None:
         """Why a call cannot be resolved; None if it can."""
-        waiting = [c.call_id for c in self.calls if c.status == "waiting"]
+        waiting = [c.call_id for c in self._unresolved()]
         if call_id in waiting:
             taken = any(r.call_id == call_id for r in self.resolutions)
             return f"call {call_id} was resolved a moment ago" if taken else None
@@ -348,8 +392,7 @@ class RunState(BaseModel):
 
     def resolve(self, said: ResolveRequest) -> None:
         """A person says what became of a call."""
-        waiting = (c for c in self.calls if c.status == "waiting" and c.call_id == said.call_id)
-        call = next(waiting, None)
+        call = next((c for c in self._unresolved() if c.call_id == said.call_id), None)
         if call is None:
             return
         person = one_line(said.actor, 100) if said.actor else "a person"
@@ -363,10 +406,16 @@ class RunState(BaseModel):
             call.finish("error", clip_json(told, self.result_bytes()))
         self._settled(call, "landed" if said.landed else "not_landed", said.actor)
 
+    def _unresolved(self) -> list[Call]:
+        return [c for c in self.calls if c.status == "waiting" and c.awaits == "outcome"]
+
     def give_up(self, call: Call) -> None:
-        """Nobody resolves a waiting call any more: the run is to end."""
-        call.finish("unknown", call.doubt)
-        self._settled(call, "open", None)
+        """Nobody says any more what a call waits for: the run is to end."""
+        if call.awaits == "outcome":
+            call.finish("unknown", call.doubt)
+            self._settled(call, "open", None)
+        elif call.awaits == "approval":
+            self.approvals.withdraw(call)
 
     def _settled(
         self, call: Call, status: Literal["open", "landed", "not_landed"], actor: str | None
@@ -411,7 +460,7 @@ class RunState(BaseModel):
             failed = sum(c.outcome != "ok" for c in self.calls)
             self.lines[-1].text += f" → {failed} of {len(self.calls)} failed" if failed else " → ok"
         # A call that was not run is neither a failure nor a success.
-        ran = [c.failed for c in self.calls if c.outcome != "not_run"]
+        ran = [c.failed for c in self.calls if c.outcome not in ("not_run", "denied")]
         self.recent = (self.recent + ran)[-self._memory() :]
         if self.calls:
             said = [arguments_digest(c.tool, c.arguments) for c in self.calls]

@@ -23,7 +23,7 @@ from pydantic_core import to_json
 
 from turnkeeper.blocks import Part
 from turnkeeper.canonical import given
-from turnkeeper.entries import arguments_digest
+from turnkeeper.entries import arguments_digest, digest_of
 from turnkeeper.errors import DefinitionError, NothingStored, StateLost, ToolFailed
 from turnkeeper.probe import Probe
 from turnkeeper.spec import Effect, ToolSpec
@@ -32,6 +32,11 @@ from turnkeeper.text import one_line
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """Names that every provider accepts; a dot would collide with the built-in activities (`run.*`)."""
 _EFFECTS = typing.get_args(Effect)
+
+
+Wanted = Callable[[Mapping[str, Any]], "bool | str | Awaitable[bool | str]"]
+"""Says of a call's arguments, by name as the tool's types read them, whether a person has to allow
+it: False or True, or why. What it raises counts as a reason to ask."""
 
 
 class _Log(Protocol):
@@ -156,10 +161,13 @@ class Tool:
         heartbeat: float | None,
         probe: Probe | None,
         key_ttl: float | None,
+        approval: Literal["never", "always"] | Wanted,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.probe = probe
+        self.wants_approval = approval if callable(approval) else None
+        """Of a tool whose arguments decide it."""
         self.is_async = inspect.iscoroutinefunction(function)
         self.declared = effect is not None
         """Whether the author stated an effect; one who did not gets a single attempt."""
@@ -173,6 +181,7 @@ class Tool:
             retries=retries,
             heartbeat=heartbeat,
             key_ttl=key_ttl,
+            approval="asks" if callable(approval) else approval,
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -183,6 +192,12 @@ class Tool:
     def name(self) -> str:
         """What the model calls it."""
         return self.spec.name
+
+    @property
+    def definition_digest(self) -> str:
+        """Of what a person allows when they allow a call of it: another one is asked for anew."""
+        spec = self.spec
+        return digest_of([spec.name, spec.description, spec.input_schema, spec.effect])
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
         """Keyword arguments for the function, validated by its own types.
@@ -222,6 +237,7 @@ def tool(
     heartbeat: float | None = None,
     probe: Probe | None = None,
     key_ttl: float | None = None,
+    approval: Literal["never", "always"] | Wanted = "never",
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -236,6 +252,7 @@ def tool(
     heartbeat: float | None = None,
     probe: Probe | None = None,
     key_ttl: float | None = None,
+    approval: Literal["never", "always"] | Wanted = "never",
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Declare a tool.
 
@@ -254,6 +271,9 @@ def tool(
         key_ttl: of an `idempotent` or `reconcilable` tool: seconds that the target remembers a key,
             more than `timeout`. A retry that might come later is not made; its outcome is unknown.
             Counted within a run: a reset, or a repeated start, begins anew.
+        approval: whether a person has to allow a call before it is run: `never`, `always`, or a
+            function of its arguments, such as `lambda args: args["amount"] > 100`; a text that it
+            returns tells the person why.
 
     Raises:
         DefinitionError: a parameter without a type, a name no provider accepts, a wrong option.
@@ -271,6 +291,7 @@ def tool(
             _wrong_effect(effect, probe)
             or _wrong_bound(timeout, again, heartbeat)
             or _wrong_ttl(key_ttl, effect, timeout)
+            or _wrong_approval(approval)
         ):
             raise DefinitionError(f"{where}: tool {called!r}: {problem}")
         return Tool(
@@ -282,6 +303,7 @@ def tool(
             heartbeat=heartbeat,
             probe=probe,
             key_ttl=key_ttl,
+            approval=approval,
         )
 
     return declare if function is None else declare(function)
@@ -323,6 +345,17 @@ def _wrong_ttl(key_ttl: float | None, effect: Effect | None, timeout: float) -> 
         return "key_ttl is for idempotent and reconcilable tools: others send no key"
     if not timeout < key_ttl:
         return f"key_ttl is seconds, more than the timeout of {timeout:g}"
+    return None
+
+
+def _wrong_approval(approval: object) -> str | None:
+    if not callable(approval):
+        known = approval in ("never", "always")
+        return None if known else f"approval {approval!r}: use 'never', 'always' or a function"
+    try:
+        inspect.signature(approval).bind({})
+    except (TypeError, ValueError):
+        return "its approval function is called with (args), by position"
     return None
 
 

@@ -36,6 +36,7 @@ from turnkeeper.spec import ToolSpec
 from turnkeeper.state import EMPTY_REPLY, MAX_CONTINUED, MAX_DISCARDED, Call, Phase, RunState
 from turnkeeper.text import clip, one_line
 from workflows import boundary, cockpit, failures, options
+from workflows.approving import AsksPeople
 from workflows.messages import Messages
 from workflows.pace import Pace
 from workflows.room import MakesRoom
@@ -52,7 +53,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(MakesRoom, Messages):
+class AgentRun(MakesRoom, AsksPeople, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init
@@ -226,6 +227,7 @@ class AgentRun(MakesRoom, Messages):
                 self._start(call)
             if not self.tasks and not any(c.status == "waiting" for c in state.calls):
                 break
+            self._await_expiry()
             cockpit.show(state)
             if not self.tasks and self._is_long() and self._may_leave():
                 await self._continue_as_new()
@@ -260,6 +262,7 @@ class AgentRun(MakesRoom, Messages):
             metadata=state.request.metadata,
             repeated=self._is_repeated(),
             key_ttl=tool.key_ttl,
+            **self._allowed(call),
         )
         try:
             output: ExecuteOutput = await workflow.execute_activity(
@@ -269,6 +272,9 @@ class AgentRun(MakesRoom, Messages):
             self._without_result(call, failures.told(error, tool))
             return
         self.pace.executed(output)
+        if output.asks is not None:
+            self._needs_word(call, tool, output)
+            return
         call.finish("ok" if output.status in ("ok", "stop") else "error", output.entry)
         if output.status == "stop":
             state.end("stopped", output.reason)
@@ -283,6 +289,10 @@ class AgentRun(MakesRoom, Messages):
         )
 
     def _without_result(self, call: Call, told: failures.Told) -> None:
+        if call.asks_only:
+            # Nothing was to happen.
+            call.finish("error", told.text)
+            return
         if told.outcome != "unknown" or self.state.pinned.on_unknown is None:
             call.finish(*told)
             return
@@ -291,6 +301,7 @@ class AgentRun(MakesRoom, Messages):
         cockpit.publish_unknown(self.state)
 
     def _take_news(self) -> None:
+        self._take_decisions()
         state = self.state
         if not state.resolutions:
             return
@@ -334,7 +345,12 @@ class AgentRun(MakesRoom, Messages):
     async def _wait(self) -> None:
         """Until an activity in flight is done, somebody has spoken, or the run is to end."""
         await workflow.wait_condition(
-            lambda: self._interrupted() or any(t.done() for t in self.tasks) or self.state.has_news
+            lambda: (
+                self._interrupted()
+                or any(t.done() for t in self.tasks)
+                or self.state.has_news
+                or self._has_expired()
+            )
         )
         self._reap()
 
@@ -366,7 +382,7 @@ class AgentRun(MakesRoom, Messages):
                 self._without_result(call, failures.abandoned(tool))
             elif call.status == "waiting":
                 self.state.give_up(call)
-                cockpit.publish_unknown(self.state)
+                cockpit.publish_given_up(self.state, call)
             call.finish("not_run", "Not run: the run was ended.")
 
     # --- interruptions --------------------------------------------------------------------------

@@ -8,8 +8,11 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
 from turnkeeper.render import run_card
-from turnkeeper.state import RunState
+from turnkeeper.state import Call, RunState
 from turnkeeper.text import one_line
+
+MEMO_SETTLED = 5
+"""Approvals that were decided, in the memo: all of it is written again with each change."""
 
 _KEYWORDS = {
     name: SearchAttributeKey.for_keyword(f"Turnkeeper{name}")
@@ -47,6 +50,21 @@ def publish_unknown(state: RunState) -> None:
     workflow.upsert_memo(_unknown_memo(state))
 
 
+def publish_approvals(state: RunState) -> None:
+    """When a person is asked to allow a call, or has decided: for lists over all runs."""
+    waits = any(c.status == "waiting" for c in state.calls)
+    _upsert(state, {"Status": "waiting" if waits else "running"}, {})
+    workflow.upsert_memo(_approvals_memo(state) | _so_far(state))
+
+
+def publish_given_up(state: RunState, call: Call) -> None:
+    """When a call waits no more, since the run is to end."""
+    if call.awaits == "outcome":
+        publish_unknown(state)
+    elif call.awaits == "approval":
+        publish_approvals(state)
+
+
 def memo(state: RunState) -> dict[str, Any]:
     """All of it, for the next execution: unlike search attributes, a memo is not carried over."""
     try:
@@ -54,13 +72,26 @@ def memo(state: RunState) -> dict[str, Any]:
     except Exception:  # noqa: BLE001  the caller's own, in an encoding that is not ours
         theirs = {}
     ours = {"agent": state.request.agent, "prompt": state.request.prompt}
-    return theirs | ours | (_unknown_memo(state) if state.unknown else {})
+    waits = _unknown_memo(state) if state.unknown else {}
+    if state.approvals.asked:
+        waits |= _approvals_memo(state) | _so_far(state)
+    return theirs | ours | waits
 
 
 def _unknown_memo(state: RunState) -> dict[str, Any]:
-    unknown = [u.model_dump(mode="json") for u in state.unknown]
+    return {"unknown": [u.model_dump(mode="json") for u in state.unknown]} | _so_far(state)
+
+
+def _approvals_memo(state: RunState) -> dict[str, Any]:
+    waiting = state.approvals.waiting
+    settled = [a for a in state.approvals.asked if a.status != "waiting"][-MEMO_SETTLED:]
+    shown = [a for a in state.approvals.asked if a in waiting or a in settled]
+    return {"approvals": [a.model_dump(mode="json") for a in shown]}
+
+
+def _so_far(state: RunState) -> dict[str, Any]:
     # For the lists that show a run which waits; they grow again when it goes on.
-    return {"unknown": unknown, "turns": state.turn, "tokens": state.usage.total}
+    return {"turns": state.turn, "tokens": state.usage.total}
 
 
 def show(state: RunState) -> None:

@@ -11,8 +11,10 @@ from temporalio.exceptions import ApplicationError
 
 from turnkeeper import contract
 from turnkeeper.contract import (
+    ApproveRequest,
     CallStatus,
     ContextStatus,
+    DenyRequest,
     ResolveRequest,
     RunStatus,
     StopRequest,
@@ -97,6 +99,21 @@ class Messages:
         refuse=lambda state, said: state.not_waiting(said.call_id),
         take=lambda state, said: state.resolutions.append(said),
     )
+    approve_update, approve_signal = _accepts(
+        contract.APPROVE,
+        ApproveRequest,
+        'Let a call be run. Body: {"approval": "...", "actor": "..."}; the card names those that '
+        "wait.",
+        refuse=lambda state, said: state.refuses(said, workflow.time()),
+        take=lambda state, said: state.approvals.take(said),
+    )
+    deny_update, deny_signal = _accepts(
+        contract.DENY,
+        DenyRequest,
+        'Have a call not run. Body: {"approval": "...", "reason": "...", "actor": "..."}',
+        refuse=lambda state, said: state.refuses(said, workflow.time()),
+        take=lambda state, said: state.approvals.take(said),
+    )
 
     @workflow.query(name=contract.STATUS)
     def status(self, *_args: Any) -> RunStatus:
@@ -126,6 +143,7 @@ class Messages:
             context=self._context(),
             outcome=state.outcome,
             unknown=state.unknown,
+            approvals=state.approvals.asked,
         )
 
     def _context(self) -> ContextStatus | None:

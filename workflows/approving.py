@@ -1,0 +1,93 @@
+"""A person's word before a call is run: asked for, decided, expired."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from temporalio import workflow
+
+from turnkeeper.contract import ExecuteOutput
+from turnkeeper.spec import ToolSpec
+from turnkeeper.state import Call, RunState
+from workflows import cockpit
+
+
+class AsksPeople:
+    """What a run does so that calls wait for a person, and go on."""
+
+    state: RunState
+    _expiry: asyncio.Task[None] | None = None
+    _expiry_at: float = 0
+    """Workflow time for which that timer is set."""
+    _passed: float = 0
+    """The latest of such times that is over, whatever the clock says in its rounding."""
+
+    def _interrupted(self) -> bool:
+        raise NotImplementedError
+
+    def _allowed(self, call: Call) -> dict[str, Any]:
+        """What an attempt is told of the people's word; nothing where none is needed."""
+        level = self.state.must_ask(call)
+        return {
+            "approval": None if level == "never" else level,
+            "granted": call.granted,
+            "trusted": self.state.approvals.trusted.get(call.tool),
+            "asks_only": call.asks_only or None,
+        }
+
+    def _needs_word(self, call: Call, tool: ToolSpec, output: ExecuteOutput) -> None:
+        """An attempt has done nothing: it was to find out whether a person has to allow it."""
+        state, asks = self.state, output.asks
+        assert asks is not None
+        call.asks_only = False
+        if self._interrupted() or state.outcome is not None:
+            call.finish("not_run", "Not run: the run was ended.")
+        elif output.status == "cleared":
+            call.status, call.granted = "proposed", asks.digest
+        else:
+            state.approvals.ask(
+                call,
+                asks,
+                turn=state.turn,
+                effect=tool.effect,
+                now=workflow.time(),
+                seconds=state.pinned.approvals.expires,
+            )
+            cockpit.publish_approvals(state)
+
+    def _take_decisions(self) -> None:
+        """What people have said counts before the clock does."""
+        state = self.state
+        decided = state.approvals.apply(state.calls)
+        late = None
+        if self._has_expired():
+            policy = state.pinned.approvals
+            late = state.approvals.expire(state.calls, self._now(), policy)
+            if policy.on_expiry == "stop":
+                state.end("stopped", f"nobody decided in time about a call of {late.tool}")
+        if decided or late:
+            cockpit.publish_approvals(state)
+
+    def _has_expired(self) -> bool:
+        nearest = self.state.approvals.nearest
+        return nearest is not None and nearest <= self._now()
+
+    def _now(self) -> float:
+        return max(workflow.time(), self._passed)
+
+    def _await_expiry(self) -> None:
+        """One timer for all of them: for the one that expires first."""
+        nearest = self.state.approvals.nearest
+        running = self._expiry is not None and not self._expiry.done()
+        if running and (nearest is None or nearest < self._expiry_at):
+            assert self._expiry is not None
+            self._expiry.cancel()
+            running = False
+        if nearest is not None and not running:
+            self._expiry_at = nearest
+            self._expiry = asyncio.create_task(self._expires(nearest))
+
+    async def _expires(self, due: float) -> None:
+        await workflow.sleep(max(due - workflow.time(), 0.001), summary="an approval expires")
+        self._passed = due
