@@ -126,10 +126,10 @@ class Execute:
                     log.info("landed before", tool=asked.tool, turn=asked.turn, key=asked.key)
                     return await self._returned(asked, answer.receipt, began)
                 self._not_landed(asked, attempts, answer)
-            if not attempts.unsure and (
-                waits := await self._needs_word(tool, asked, arguments, context, began)
-            ):
-                return waits
+            if not attempts.unsure:
+                held = await self._needs_word(tool, asked, arguments, context, began)
+                if held is not None:
+                    return held
             self._refuse_spent(asked, attempts)
             attempts.begin()
             context.attempt = attempts.begun

@@ -119,8 +119,8 @@ class Approvals(BaseModel):
 
     def expire(
         self, calls: Sequence[Call], now: float, policy: ApprovalPolicy
-    ) -> ApprovalAsked | None:
-        """Decide those whose time is over; one of them, if there was any."""
+    ) -> list[ApprovalAsked]:
+        """Decide those whose time is over; answers which."""
         late = [a for a in self.waiting if a.expires <= now]
         for asked in late:
             if policy.on_expiry == "escalate" and not asked.escalated:
@@ -129,7 +129,7 @@ class Approvals(BaseModel):
                 waited = age(asked.expires - asked.since)
                 call.finish("denied", f"Nobody allowed it within {waited}: it was not run.")
                 self._settle(call, "expired")
-        return late[0] if late else None
+        return late
 
     def withdraw(self, call: Call) -> None:
         """Nobody decides any more: the run is to end."""

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from turnkeeper import replies
-from turnkeeper.contract import LOAD_AGENT, RunResult, UnknownCall, Usage
+from turnkeeper.contract import LOAD_AGENT, ApprovalAsked, RunResult, UnknownCall, Usage
 from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
 from turnkeeper.state import Call, Phase, RunState
@@ -66,6 +66,8 @@ def run_card(state: RunState, workflow_id: str = "ID") -> str:
     """The run at a glance, as markdown of at most `CARD_BYTES` bytes, for Temporal's details."""
     asked = f"Asked: {_md(state.request.prompt)}"
     parts = [_headline(state), asked, "\n".join(_limits_used(state))]
+    if state.approvals.asked:
+        parts.append(_approvals(state, workflow_id))
     if state.unknown:
         parts.append(_unknown(state, workflow_id))
     if state.lines:
@@ -90,8 +92,10 @@ def waiting_for(state: RunState) -> str:
     if state.phase is Phase.GENERATE:
         return f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
-    if waiting := [c for c in state.calls if c.status == "waiting"]:
+    if waiting := [c for c in state.calls if c.status == "waiting" and c.awaits == "outcome"]:
         return person_awaited(waiting)
+    if asked := state.approvals.waiting:
+        return approval_awaited(asked)
     if state.phase is Phase.EXECUTE and open_calls:
         more = len(open_calls) - _CARD_CALLS
         shown = ", ".join(open_calls[:_CARD_CALLS])
@@ -103,6 +107,18 @@ def person_awaited(waiting: Sequence[Call | UnknownCall]) -> str:
     """What a run with waiting calls waits for, in words."""
     asked = ", ".join(f"{one_line(c.tool, 64)} (call {one_line(c.call_id, 64)})" for c in waiting)
     return f"a person to say whether {asked} took effect"
+
+
+def approval_awaited(asked: Sequence[ApprovalAsked]) -> str:
+    """What a run waits for whose calls a person has to allow, in words."""
+    named = ", ".join(f"{one_line(a.tool, 64)} (approval {one_line(a.id, 64)})" for a in asked)
+    return f"a person to allow {named}"
+
+
+def deciding(run_id: str, approval: str, *, allow: bool) -> str:
+    """The arguments of `starter.py` that decide a call, for a shell."""
+    dashed = "-- " if run_id.startswith("-") else ""
+    return f"{'approve' if allow else 'deny'} {dashed}{_word(run_id)} {_word(approval)}"
 
 
 def settling(run_id: str, call_id: str, *, landed: bool) -> str:
@@ -134,6 +150,32 @@ def _unknown(state: RunState, workflow_id: str) -> str:
     return "**Outcome unknown**\n\n" + "\n".join(rows)
 
 
+def _approvals(state: RunState, workflow_id: str) -> str:
+    """Those that wait first, each with all that decides it; then the last that were decided."""
+    waiting = state.approvals.waiting[:_CARD_CALLS]
+    rows = ["**Waits for a person to allow**\n"] if waiting else []
+    for asked in waiting:
+        called = _code(f"{asked.tool} {asked.arguments}", 400)
+        late = ", nobody decided in time" if asked.escalated else ""
+        rows.append(
+            f"- {called} · {asked.effect} · asked because {_md(asked.why)} · until "
+            f"{_moment(asked.expires)}{late}\n"
+            f"  - update `approve` with {_code(json.dumps({'approval': asked.id}), 100)}, or "
+            f"{_code('starter.py ' + deciding(workflow_id, asked.id, allow=True), 400)}\n"
+            f"  - update `deny` with "
+            f"{_code(json.dumps({'approval': asked.id, 'reason': '...'}), 100)}, or "
+            f"{_code('starter.py ' + deciding(workflow_id, asked.id, allow=False), 400)}"
+        )
+    settled = [a for a in state.approvals.asked if a.status != "waiting"][-_CARD_CALLS:]
+    if settled:
+        rows += ["", "**Decided**\n", *(f"- {_md(approval_text(a), 300)}" for a in settled)]
+    return "\n".join(rows).strip()
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
 def _word(text: str) -> str:
     """For a shell: ids are chosen by callers and models."""
     return shlex.quote(one_line(text, 250))
@@ -160,7 +202,7 @@ def _headline(state: RunState) -> str:
 
 def _limits_used(state: RunState) -> list[str]:
     limits = state.limits
-    ends = datetime.fromtimestamp(state.deadline, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    ends = _moment(state.deadline)
     tokens = f"{state.usage.total:,}" + (f" of {limits.tokens:,}" if limits.tokens else "")
     tokens += _cached(state.usage)
     errors = f"{state.total_errors} of {_count(state.total_calls, 'call')}"
@@ -315,6 +357,22 @@ def unknown_text(call: UnknownCall) -> str:
         "not_landed": f"did not take effect{by}",
     }[call.status]
     return f"{one_line(call.tool, 64)} (call {one_line(call.call_id, 100)}) {became}"
+
+
+def approval_text(asked: ApprovalAsked) -> str:
+    """What became of a call that a person has to allow."""
+    # A name that nobody has verified says so wherever it is shown.
+    by = f" by {one_line(asked.actor, 100)} (unverified)" if asked.actor else ""
+    why = f": {one_line(asked.reason, 200)}" if asked.reason else ""
+    became = {
+        "waiting": f"waits for a person to allow it, asked because {one_line(asked.why, 300)}",
+        "approved": f"was approved{by}",
+        "denied": f"was denied{by}{why}",
+        "expired": "was decided by nobody in time",
+        "withdrawn": "was decided by nobody before the run ended",
+    }[asked.status]
+    called = one_line(f"{asked.tool} {asked.arguments}", 300)
+    return f"turn {asked.turn}, {called} {became} (approval {one_line(asked.id, 64)})"
 
 
 def unknown_line(call: UnknownCall) -> str:

@@ -333,7 +333,7 @@ class RunState(BaseModel):
                 if mutates and broken and not call.approved:
                     call.finish("not_run", "Not run: an earlier call of this reply failed.")
                 elif free > len(ready) and (in_turn or self._may_need_word(call)):
-                    call.asks_only = not in_turn
+                    call.asks_only = not in_turn or self._needs_word(call)
                     ready.append(call)
             if call.status != "done":
                 earlier_done, blocked = False, blocked or mutates
@@ -347,6 +347,11 @@ class RunState(BaseModel):
 
     def _may_need_word(self, call: Call) -> bool:
         return call.granted is None and self.must_ask(call) != "never"
+
+    def _needs_word(self, call: Call) -> bool:
+        """As far as can be told without its arguments."""
+        trusted = call.tool in self.approvals.trusted
+        return call.granted is None and self.must_ask(call) == "always" and not trusted
 
     def doubt(self, call: Call, text: str, now: float, *, may_wait: bool) -> None:
         """The call may or may not have taken effect: what becomes of it is the agent's policy."""

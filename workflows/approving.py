@@ -59,14 +59,14 @@ class AsksPeople:
     def _take_decisions(self) -> None:
         """What people have said counts before the clock does."""
         state = self.state
-        decided = state.approvals.apply(state.calls)
-        late = None
+        changed = state.approvals.apply(state.calls)
         if self._has_expired():
-            policy = state.pinned.approvals
+            policy, changed = state.pinned.approvals, True
             late = state.approvals.expire(state.calls, self._now(), policy)
             if policy.on_expiry == "stop":
-                state.end("stopped", f"nobody decided in time about a call of {late.tool}")
-        if decided or late:
+                tools = ", ".join(a.tool for a in late)
+                state.end("stopped", f"nobody decided in time about a call of {tools}")
+        if changed:
             cockpit.publish_approvals(state)
 
     def _has_expired(self) -> bool:

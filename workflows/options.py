@@ -97,7 +97,7 @@ def generate(state: RunState, max_tokens: int) -> dict[str, Any]:
 def execute(state: RunState, call: Call, tool: ToolSpec) -> dict[str, Any]:
     """As the tool's author declared it."""
     final = [_TOO_LARGE]
-    if tool.effect == "once":
+    if tool.effect == "once" and not call.asks_only:
         # The server's Started event is the start marker: once begun, never again. Attempts on
         # workers that lack the tool stay retryable, so maximum_attempts=1 is not the way.
         final += ["TemporalTimeout:StartToClose", "TemporalTimeout:Heartbeat"]
