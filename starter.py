@@ -105,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_list(commands)
     _add_count(commands)
     _add_why(commands)
+    _add_approvals(commands)
     _add_unknown(commands)
     _add_stop(commands)
     _add_artifacts(commands)
@@ -201,6 +202,37 @@ def _add_unknown(commands: Any) -> None:
         "--count", type=_positive, metavar="N", help="runs to look at (default 1000)"
     )
     _add_json(parser)
+
+
+def _add_approvals(commands: Any) -> None:
+    listing = _add(
+        commands,
+        "approvals",
+        "approvals:approvals",
+        "List tool calls that wait for a person to allow them, over all runs.",
+    )
+    add_selection(listing)
+    listing.add_argument(
+        "--count", type=_positive, default=1_000, metavar="N", help="runs to look at (default 1000)"
+    )
+    _add_json(listing)
+    for verb, summary in (
+        ("approve", "Let a call be run that waits for a person's word."),
+        ("deny", "Have a call not run that waits for a person's word."),
+    ):
+        parser = _add(commands, verb, f"approvals:{verb}", summary)
+        parser.add_argument("run", metavar="RUN", help="the run's id")
+        parser.add_argument("approval", metavar="APPROVAL", help="its id, as `approvals` lists it")
+        if verb == "approve":
+            parser.add_argument(
+                "--remember",
+                action="store_true",
+                help="do not ask again in this run for this tool, whatever the arguments",
+            )
+        else:
+            parser.add_argument("--reason", default="", help="what the model reads")
+        parser.add_argument("--actor", metavar="NAME", help="who decides (default: you)")
+        _add_json(parser)
 
 
 def _add_stop(commands: Any) -> None:

@@ -42,12 +42,16 @@ from temporalio.service import RPCError, RPCStatusCode
 from turnkeeper.artifacts import ArtifactStore, open_store
 from turnkeeper.connection import DEFAULT_ADDRESS, connect, own_settings, readable
 from turnkeeper.contract import (
+    APPROVE,
     ATTRIBUTE_TYPES,
+    DENY,
     RESOLVE,
     STATUS,
     STOP,
     TASK_QUEUE,
     WORKFLOW,
+    ApproveRequest,
+    DenyRequest,
     ResolveRequest,
     RunRequest,
     RunResult,
@@ -61,9 +65,11 @@ from turnkeeper.follow import Step, follow
 from turnkeeper.history import HistoryReader, Transcript, read_transcript
 from turnkeeper.messages import ask, leave
 from turnkeeper.outside import (
+    PendingApproval,
     RunSummary,
     UnknownOutcome,
     agent_of,
+    approvals_of,
     earlier_request,
     has_attribute,
     outcomes_of,
@@ -77,7 +83,14 @@ from turnkeeper.outside import (
 from turnkeeper.spec import Limits
 from turnkeeper.text import one_line
 
-__all__ = ["DEFAULT_ADDRESS", "AgentClient", "AgentRunHandle", "RunSummary", "UnknownOutcome"]
+__all__ = [
+    "DEFAULT_ADDRESS",
+    "AgentClient",
+    "AgentRunHandle",
+    "PendingApproval",
+    "RunSummary",
+    "UnknownOutcome",
+]
 
 RUN_ID = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.:/@+=-]{0,199}")
 """Ids of runs: safe in a URL, a shell and a visibility query."""
@@ -92,6 +105,7 @@ _OURS = f"WorkflowType = '{WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
 
 Stopped = Literal["stopping", "queued", "ended"]
 Resolved = Literal["resolved", "queued", "ended"]
+Decided = Literal["decided", "queued", "ended"]
 
 
 class AgentClient:
@@ -298,7 +312,7 @@ class AgentClient:
             InvalidRequest: the reason or actor is too long.
             LookupError: there is no such run.
         """
-        body = {"reason": reason} | ({"actor": actor} if actor else {})
+        body = _signed({"reason": reason}, actor)
         _check(StopRequest, body)
         answer = await self._ask(id, STOP, body, timeout)
         if answer is not None:
@@ -336,14 +350,84 @@ class AgentClient:
                 malformed; the message says which calls wait.
             LookupError: there is no such run.
         """
-        body: dict[str, Any] = {"call_id": call_id, "landed": landed, "result": result}
-        body |= {"actor": actor} if actor else {}
+        body = _signed({"call_id": call_id, "landed": landed, "result": result}, actor)
         _check(ResolveRequest, body)
         answer = await self._ask(id, RESOLVE, body, timeout)
         if answer is not None:
             return "resolved" if answer == "accepted" else answer
         await self._check_waits(id, call_id)
         return await self._leave(id, RESOLVE, body)
+
+    async def approve(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        approval: str,
+        *,
+        actor: str | None = None,
+        remember: bool = False,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> Decided:
+        """Let a call be run that waits for a person's word; `approvals` finds them.
+
+        Args:
+            id: the run's id.
+            approval: the id of what is allowed: one call with one set of arguments.
+            actor: who says so.
+            remember: do not ask again in this run for this tool.
+            timeout: seconds that a worker has to answer.
+
+        Returns:
+            `decided`: the run has taken note; also if it had been said before. `queued`: no worker
+            answered, and the server delivers it to the next one; what is decided by then, or has
+            expired, stays so, with a line in the worker's log. `ended`: the run is over.
+
+        Raises:
+            InvalidRequest: no such call waits, it was denied or has expired, or the body is
+                malformed; the message says which.
+            LookupError: there is no such run.
+        """
+        body: dict[str, Any] = {"approval": approval, "remember": remember}
+        return await self._decide(id, APPROVE, ApproveRequest, _signed(body, actor), timeout)
+
+    async def deny(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        approval: str,
+        *,
+        reason: str = "",
+        actor: str | None = None,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> Decided:
+        """Have a call not run that waits for a person's word; the model reads the reason.
+
+        Returns and raises as `approve`.
+        """
+        body: dict[str, Any] = {"approval": approval, "reason": reason}
+        return await self._decide(id, DENY, DenyRequest, _signed(body, actor), timeout)
+
+    async def approvals(
+        self, query: str = "", *, limit: int = 1_000
+    ) -> AsyncIterator[PendingApproval]:
+        """Calls that wait for a person to allow them, over all open runs. Needs no worker.
+
+        At most `limit` runs are read: in a namespace with the search attribute TurnkeeperStatus
+        those that wait for a person, else all open ones that match `query`.
+
+        Raises:
+            ConnectionError: the server cannot be reached.
+            ValueError: the server does not understand the query.
+        """
+        _not_in_a_workflow()
+        try:
+            searchable = await has_attribute(self.client, "TurnkeeperStatus")
+        except RPCError as error:
+            raise readable(error, "", self.client) from error
+        narrowed = "TurnkeeperStatus = 'waiting'" if searchable else "ExecutionStatus = 'Running'"
+        async for execution in self._executions(query, narrowed, limit=limit):
+            if asked := await approvals_of(execution):
+                agent = await agent_of(self.client, execution)
+                for one in asked:
+                    yield PendingApproval(execution.id, execution.run_id, agent, one)
 
     async def why(
         self,
@@ -493,13 +577,14 @@ class AgentClient:
             raise readable(error, run, self.client) from error
 
     async def _status_by_history(self, described: WorkflowExecutionDescription) -> RunStatus:
-        agent, unknown, transcript, limits = await asyncio.gather(
+        agent, unknown, asked, transcript, limits = await asyncio.gather(
             agent_of(self.client, described),
             unknown_of(described),
+            approvals_of(described),
             self.transcript(described.id),
             self._limits(described.id, described.run_id),
         )
-        return status_by_history(agent, described, transcript, limits, unknown)
+        return status_by_history(agent, described, transcript, limits, unknown=unknown, asked=asked)
 
     def _unanswered(self, error: RPCError) -> Exception:
         """What a query that the server did not answer raises."""
@@ -564,6 +649,26 @@ class AgentClient:
             raise _invalid(f"{name}: {error.cause}") from error
         return "accepted" if answered else None
 
+    async def _decide(
+        self, run: str, name: str, model: type[BaseModel], body: Mapping[str, Any], timeout: float
+    ) -> Decided:
+        _check(model, body)
+        answer = await self._ask(run, name, body, timeout)
+        if answer is not None:
+            return "decided" if answer == "accepted" else answer
+        await self._check_asked(run, name, body["approval"])
+        return await self._leave(run, name, body)
+
+    async def _check_asked(self, run: str, name: str, approval: str) -> None:
+        """Refuse what an open run would drop without a word: it would come as a signal."""
+        described = await self._describe(run)
+        asked = {a.id: a.tool for a in await approvals_of(described)}
+        if described.status is WorkflowExecutionStatus.RUNNING and approval not in asked:
+            known = ", ".join(f"{k} ({one_line(v, 64)})" for k, v in asked.items()) or "none"
+            raise _invalid(
+                f"{name}: approval: {one_line(approval, 64)!r} waits for nobody; waiting: {known}"
+            )
+
     async def _leave(
         self, run: str, name: str, body: Mapping[str, Any]
     ) -> Literal["queued", "ended"]:
@@ -626,6 +731,16 @@ class AgentRunHandle:
         """See `AgentClient.stop`."""
         return await self.client.stop(self.id, reason, actor)
 
+    async def approve(
+        self, approval: str, *, actor: str | None = None, remember: bool = False
+    ) -> Decided:
+        """See `AgentClient.approve`."""
+        return await self.client.approve(self.id, approval, actor=actor, remember=remember)
+
+    async def deny(self, approval: str, *, reason: str = "", actor: str | None = None) -> Decided:
+        """See `AgentClient.deny`."""
+        return await self.client.deny(self.id, approval, reason=reason, actor=actor)
+
     async def resolve(
         self, call_id: str, *, landed: bool, result: str = "", actor: str | None = None
     ) -> Resolved:
@@ -633,6 +748,10 @@ class AgentRunHandle:
         return await self.client.resolve(
             self.id, call_id, landed=landed, result=result, actor=actor
         )
+
+
+def _signed(body: dict[str, Any], actor: str | None) -> dict[str, Any]:
+    return body | ({"actor": actor} if actor else {})
 
 
 def _all_of(*conditions: str) -> str:

@@ -22,9 +22,9 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from turnkeeper.contract import UnknownCall
-from turnkeeper.outside import activity_words, unknown_of
-from turnkeeper.render import person_awaited
+from turnkeeper.contract import ApprovalAsked, UnknownCall
+from turnkeeper.outside import activity_words, approvals_of, unknown_of
+from turnkeeper.render import people_awaited
 from turnkeeper.text import age, one_line
 
 __all__ = ["Diagnosis", "Finding", "diagnose"]
@@ -55,7 +55,9 @@ class Diagnosis:
     workers: Sequence[str]
     findings: Sequence[Finding]
     waiting: Sequence[UnknownCall] = field(default=())
-    """Calls that wait for a person."""
+    """Calls that wait for a person to say whether they took effect."""
+    approvals: Sequence[ApprovalAsked] = field(default=())
+    """Calls that wait for a person to allow them."""
 
 
 async def diagnose(client: Client, described: WorkflowExecutionDescription) -> Diagnosis:
@@ -72,20 +74,22 @@ async def diagnose(client: Client, described: WorkflowExecutionDescription) -> D
     pollers = await _pollers(client, queue)
     living = sorted(name for name, last in pollers.items() if _since(last, now) < _POLLED_SECONDS)
     waiting = [c for c in await unknown_of(described) if c.status == "waiting"]
+    asked = await approvals_of(described)
     findings = [
         *await _failing_task(client, described),
         *_nobody(described, living, pollers, now),
-        *_persons(waiting),
+        *_people(waiting, asked),
         *(_activity(p, now) for p in described.raw_description.pending_activities),
     ]
     return Diagnosis(
         described.id,
         described.run_id,
-        "waiting" if waiting else "running",
+        "waiting" if waiting or asked else "running",
         queue,
         living,
         findings or [Finding("nothing: it is at work")],
         waiting,
+        asked,
     )
 
 
@@ -154,8 +158,9 @@ def _nobody(
     ]
 
 
-def _persons(waiting: Sequence[UnknownCall]) -> list[Finding]:
-    return [Finding(f"it waits for {person_awaited(waiting)}")] if waiting else []
+def _people(waiting: Sequence[UnknownCall], asked: Sequence[ApprovalAsked]) -> list[Finding]:
+    awaited = people_awaited(waiting, asked)
+    return [Finding(f"it waits for {awaited}")] if awaited else []
 
 
 def _activity(pending: PendingActivityInfo, now: datetime) -> Finding:

@@ -33,6 +33,7 @@ from turnkeeper.contract import (
     SHORTEN,
     STOP,
     SUMMARISE,
+    ApprovalAsked,
     Epoch,
     ExecuteInput,
     ExecuteOutput,
@@ -47,6 +48,8 @@ from turnkeeper.contract import (
 )
 from turnkeeper.entries import Entry
 from turnkeeper.render import (
+    approval_awaited,
+    approval_text,
     person_awaited,
     unknown_text,
     usage_text,
@@ -82,8 +85,8 @@ _HARMLESS = (
 
 _M = TypeVar("_M", bound=BaseModel)
 
-_Told = list[tuple[str, int, str] | tuple[str, int, str, str]]
-"""Steps before they have their event: phase, turn, text, call id."""
+_Told = list[tuple[str, int, str] | tuple[str, int, str, str] | tuple[str, int, str, str, str]]
+"""Steps before they have their event: phase, turn, text, call id, approval."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ class Step:
     text: str
     call_id: str = ""
     """Of WAITING: the call of which a person must say whether it took effect."""
+    approval: str = ""
+    """Of WAITING: what a person must allow or deny."""
 
 
 async def follow(client: Client, workflow_id: str) -> AsyncIterator[Step]:
@@ -159,6 +164,10 @@ class _UnknownCalls(RootModel[list[UnknownCall]]):
     """As a run publishes them in its memo."""
 
 
+class _Approvals(RootModel[list[ApprovalAsked]]):
+    """As a run publishes them in its memo."""
+
+
 class _Unreadable(Exception):
     """What stands in an event is not what this release, or who has no key, can read."""
 
@@ -178,7 +187,7 @@ class _Narrator:
         self._ran: set[str] = set()
         """Ids of its calls that became activities; the others were answered at once."""
         self._waiting: set[str] = set()
-        """Keys of calls that wait for a person."""
+        """Keys of calls, and ids of approvals, that wait for a person."""
         self._tell: dict[int, Callable[[HistoryEvent], Any]] = {
             EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: self._scheduled,
             EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: self._completed,
@@ -324,11 +333,25 @@ class _Narrator:
 
     async def _published(self, event: HistoryEvent) -> _Told:
         memo = event.workflow_properties_modified_event_attributes.upserted_memo.fields
-        if "unknown" not in memo:
-            return []
-        calls = (await self._read([memo["unknown"]], _UnknownCalls)).root
+        told = await self._asked(memo["approvals"]) if "approvals" in memo else []
+        return [*told, *(await self._unsure(memo["unknown"]) if "unknown" in memo else [])]
+
+    async def _asked(self, published: Payload) -> _Told:
         told: _Told = []
-        for call in calls:
+        for asked in (await self._read([published], _Approvals)).root:
+            if asked.status == "waiting" and asked.id not in self._waiting:
+                self._waiting.add(asked.id)
+                told.append(
+                    ("WAITING", asked.turn, f"for {approval_awaited([asked])}", "", asked.id)
+                )
+            elif asked.status != "waiting" and asked.id in self._waiting:
+                self._waiting.remove(asked.id)
+                told.append(("EXECUTE", asked.turn, f"-> {approval_text(asked)}"))
+        return told
+
+    async def _unsure(self, published: Payload) -> _Told:
+        told: _Told = []
+        for call in (await self._read([published], _UnknownCalls)).root:
             if call.status == "waiting" and call.key not in self._waiting:
                 self._waiting.add(call.key)
                 told.append(("WAITING", call.turn, f"for {person_awaited([call])}", call.call_id))

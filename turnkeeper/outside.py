@@ -31,6 +31,7 @@ from turnkeeper.contract import (
     SEAL,
     SHORTEN,
     SUMMARISE,
+    ApprovalAsked,
     CallStatus,
     RunRequest,
     RunResult,
@@ -39,16 +40,18 @@ from turnkeeper.contract import (
 )
 from turnkeeper.history import ToolRun, Transcript
 from turnkeeper.outcomes import OUTCOMES
-from turnkeeper.render import person_awaited
+from turnkeeper.render import people_awaited
 from turnkeeper.spec import Limits
 from turnkeeper.state import Phase
 from turnkeeper.text import one_line
 
 __all__ = [
+    "PendingApproval",
     "RunSummary",
     "UnknownOutcome",
     "activity_words",
     "agent_of",
+    "approvals_of",
     "attribute",
     "earlier_request",
     "has_attribute",
@@ -91,6 +94,16 @@ class UnknownOutcome:
     status: str
     """The run's, as in `RunSummary`."""
     call: UnknownCall
+
+
+@dataclass(frozen=True)
+class PendingApproval:
+    """A tool call that a person has to allow, and the run that waits for it."""
+
+    id: str
+    run_id: str
+    agent: str
+    asked: ApprovalAsked
 
 
 def result_of_failure(cause: BaseException) -> RunResult:
@@ -136,6 +149,7 @@ def status_of_ended(
         usage=result.usage,
         outcome=result.outcome,
         unknown=result.unknown or unknown,
+        approvals=result.approvals,
     )
 
 
@@ -144,11 +158,14 @@ def status_by_history(
     described: WorkflowExecutionDescription,
     transcript: Transcript,
     limits: Limits | None,
+    *,
     unknown: list[UnknownCall],
+    asked: list[ApprovalAsked],
 ) -> RunStatus:
     """The status of an open run whose worker does not answer."""
     pending = described.raw_description.pending_activities
     waiting = [c for c in unknown if c.status == "waiting"]
+    awaited = people_awaited(waiting, asked)
     calls = [
         CallStatus(
             call_id=t.input.call_id,
@@ -156,6 +173,8 @@ def status_by_history(
             status=_progress(t, waiting),
         )
         for t in transcript.tail
+        # What only found out whether to ask is followed by the call itself.
+        if t.output is None or t.output.asks is None or _waits(t, asked)
     ]
     if any(p.activity_type.name == GENERATE for p in pending):
         phase = Phase.GENERATE
@@ -173,18 +192,21 @@ def status_by_history(
         phase=phase,
         # The reply of the turn that generates is not in the transcript yet.
         turn=replies + 1 if phase is Phase.GENERATE else replies,
-        waiting_for=(
-            f"{person_awaited(waiting)}; no worker answers" if waiting else "a worker: none answers"
-        ),
+        waiting_for=(f"{awaited}; no worker answers" if awaited else "a worker: none answers"),
         calls=calls,
         unknown=unknown,
+        approvals=asked,
     )
 
 
 def _progress(call: ToolRun, waiting: Sequence[UnknownCall]) -> str:
-    if any(w.key == call.input.key for w in waiting):
+    if any(w.key == call.input.key for w in waiting) or (call.output and call.output.asks):
         return "waiting"
     return "done" if call.output or call.failure else "running"
+
+
+def _waits(call: ToolRun, asked: Sequence[ApprovalAsked]) -> bool:
+    return any(a.call_id == call.input.call_id for a in asked)
 
 
 _WHAT = {
@@ -244,8 +266,9 @@ async def summary_of(
         ended = await result_of(execution)
         if ended is not None:
             outcome, turns, tokens = ended.outcome, ended.turns, ended.usage.total
-    waiting = [c for c in await unknown_of(execution) if c.status == "waiting"]
-    if waiting:
+    unsure = [c for c in await unknown_of(execution) if c.status == "waiting"]
+    awaited = people_awaited(unsure, await approvals_of(execution))
+    if awaited:
         # Search attributes tell them at the end alone; they stand still while a run waits.
         turns = await _published_count(execution, "turns") or turns
         tokens = await _published_count(execution, "tokens") or tokens
@@ -253,13 +276,13 @@ async def summary_of(
         id=execution.id,
         run_id=execution.run_id,
         agent=await agent_of(client, execution),
-        status="waiting" if waiting else status.name.lower(),
+        status="waiting" if awaited else status.name.lower(),
         outcome=outcome or None,
         turns=turns,
         tokens=tokens,
         started=execution.start_time,
         closed=execution.close_time,
-        waiting_for=person_awaited(waiting) if waiting else "",
+        waiting_for=awaited,
     )
 
 
@@ -300,6 +323,23 @@ async def unknown_of(execution: WorkflowExecution) -> list[UnknownCall]:
             continue
         gone = closed and call.status == "waiting"
         found.append(call.model_copy(update={"status": "open"}) if gone else call)
+    return found
+
+
+async def approvals_of(execution: WorkflowExecution) -> list[ApprovalAsked]:
+    """The calls of an open run that a person has to allow, as it published them."""
+    if execution.status not in (None, WorkflowExecutionStatus.RUNNING):
+        return []
+    published = await execution.memo_value("approvals", None)
+    found: list[ApprovalAsked] = []
+    for told in published if isinstance(published, list) else []:
+        try:
+            asked = ApprovalAsked.model_validate(told)
+        except ValidationError:
+            # Of a release, or a program, with another idea of it.
+            continue
+        if asked.status == "waiting":
+            found.append(asked)
     return found
 
 

@@ -92,15 +92,20 @@ def waiting_for(state: RunState) -> str:
     if state.phase is Phase.GENERATE:
         return f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
-    if waiting := [c for c in state.calls if c.status == "waiting" and c.awaits == "outcome"]:
-        return person_awaited(waiting)
-    if asked := state.approvals.waiting:
-        return approval_awaited(asked)
+    unsure = [c for c in state.calls if c.status == "waiting" and c.awaits == "outcome"]
+    if unsure or state.approvals.waiting:
+        return people_awaited(unsure, state.approvals.waiting)
     if state.phase is Phase.EXECUTE and open_calls:
         more = len(open_calls) - _CARD_CALLS
         shown = ", ".join(open_calls[:_CARD_CALLS])
         return f"results of {shown}" + (f" and {more} more" if more > 0 else "")
     return "a worker"
+
+
+def people_awaited(unsure: Sequence[Call | UnknownCall], asked: Sequence[ApprovalAsked]) -> str:
+    """All that a run waits for that people have to say, in words; empty if it is nothing."""
+    told = [person_awaited(unsure)] if unsure else []
+    return ", and ".join([*told, approval_awaited(asked)] if asked else told)
 
 
 def person_awaited(waiting: Sequence[Call | UnknownCall]) -> str:

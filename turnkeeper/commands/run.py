@@ -10,7 +10,15 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from turnkeeper.commands.place import USAGE, Complaint, Place, exit_code
-from turnkeeper.commands.terminal import StepPrinter, safe, say, say_json, tell, tell_settling
+from turnkeeper.commands.terminal import (
+    StepPrinter,
+    safe,
+    say,
+    say_json,
+    tell,
+    tell_deciding,
+    tell_settling,
+)
 
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient, AgentRunHandle
@@ -76,21 +84,28 @@ async def _with_advice(
     async for step in steps:
         yield step
         # Told of what waits now: steps of the past are followed as well.
-        if step.call_id and step.call_id in await _waiting(client, run_id):
+        if step.phase != "WAITING":
+            continue
+        waiting = await _waiting(client, run_id)
+        if step.call_id in waiting:
             tell_settling(place, run_id, step.call_id)
+        if step.approval in waiting:
+            tell_deciding(place, run_id, step.approval)
 
 
 async def _waiting(client: AgentClient, run_id: str) -> list[str]:
+    """Ids of the calls, and of the approvals, for which a person is waited for."""
     from temporalio.service import RPCError
 
-    from turnkeeper.outside import unknown_of
+    from turnkeeper.outside import approvals_of, unknown_of
 
     try:
         described = await client.client.get_workflow_handle(run_id).describe()
     except RPCError:
         # Who follows the steps waits for the server, and says so.
         return []
-    return [c.call_id for c in await unknown_of(described) if c.status == "waiting"]
+    unsure = [c.call_id for c in await unknown_of(described) if c.status == "waiting"]
+    return unsure + [a.id for a in await approvals_of(described)]
 
 
 def print_result(place: Place, handle: AgentRunHandle, result: RunResult, *, as_json: bool) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from turnkeeper.commands.place import Complaint, Place
 from turnkeeper.commands.run import print_result, wait
-from turnkeeper.commands.terminal import say, say_json, tell, tell_settling
+from turnkeeper.commands.terminal import say, say_json, tell, tell_deciding, tell_settling
 
 if TYPE_CHECKING:
     from turnkeeper.contract import RunResult, RunStatus
@@ -61,7 +61,7 @@ def _print(
     ended: RunResult | None,
     fold: int | None,
 ) -> None:
-    from turnkeeper.render import result_lines, transcript_text, unknown_text
+    from turnkeeper.render import approval_text, result_lines, transcript_text, unknown_text
     from turnkeeper.text import one_line
 
     model = f" · {one_line(status.model, 80)}" if status.model else ""
@@ -78,6 +78,8 @@ def _print(
         say(f"phase     {phase} · turn {status.turn} · waiting for {awaited}")
         if status.usage.total:
             say(f"used      {_used(status)}")
+    for asked in status.approvals:
+        say(f"approval  {approval_text(asked)}")
     for call in status.unknown:
         say(f"unknown   turn {call.turn} · {unknown_text(call)}")
         say(f"          {one_line(call.what, 500)}")
@@ -111,11 +113,17 @@ def _advise(place: Place, run_id: str, status: RunStatus) -> None:
         if call.status == "waiting":
             tell()
             tell_settling(place, run_id, call.call_id)
+    for asked in status.approvals:
+        if asked.status == "waiting":
+            tell()
+            tell_deciding(place, run_id, asked.id)
 
 
 def _how_far(call: ToolRun, ended: RunResult | None) -> str:
     if call.failure is not None:
         return call.failure
+    if call.output is not None and call.output.asks is not None:
+        return "waits for a person to allow it" if ended is None else "not run: nobody decided"
     if call.output is not None:
         read = "has not read it yet" if ended is None else "did not read it"
         return f"returned, and the model {read}"

@@ -53,6 +53,15 @@ def tell_settling(place: Place, run_id: str, call_id: str, which: str = "it") ->
     tell(f"{'':<{len(which) + 12}}if it did not: {not_landed}")
 
 
+def tell_deciding(place: Place, run_id: str, approval: str, which: str = "it") -> None:
+    """The two commands of which one decides a call that waits for a person's word."""
+    from turnkeeper.render import deciding
+
+    allow, deny = (place.again(deciding(run_id, approval, allow=word)) for word in (True, False))
+    tell(f"To allow {which}: {allow}")
+    tell(f"To deny {which}:  {deny} --reason ...")
+
+
 def quiet_sdk() -> None:
     """Keep the SDK's own log from stdout, where answers are; what it warns of is told in steps."""
     from temporalio.runtime import Runtime, TelemetryConfig

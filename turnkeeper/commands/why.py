@@ -8,7 +8,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import Place
-from turnkeeper.commands.terminal import say, say_json, tell, tell_settling, width
+from turnkeeper.commands.terminal import say, say_json, tell, tell_deciding, tell_settling, width
 
 if TYPE_CHECKING:
     from turnkeeper.diagnosis import Diagnosis
@@ -24,6 +24,8 @@ async def why(place: Place, options: argparse.Namespace) -> int:
         _print(found)
         for call in found.waiting:
             tell_settling(place, found.id, call.call_id)
+        for asked in found.approvals:
+            tell_deciding(place, found.id, asked.id)
     else:
         say(f"run {found.id} waits for nothing: it has ended ({found.status})")
         tell(f"To see how: {place.again(f'show {found.id}')}")
@@ -54,5 +56,8 @@ def _paragraph(name: str, text: str) -> None:
 
 
 def _as_json(found: Diagnosis) -> dict[str, object]:
-    told = dataclasses.asdict(dataclasses.replace(found, waiting=()))
-    return told | {"waiting": [c.model_dump(mode="json") for c in found.waiting]}
+    told = dataclasses.asdict(dataclasses.replace(found, waiting=(), approvals=()))
+    return told | {
+        "waiting": [c.model_dump(mode="json") for c in found.waiting],
+        "approvals": [a.model_dump(mode="json") for a in found.approvals],
+    }

@@ -1,0 +1,131 @@
+"""`starter.py approvals`, `approve` and `deny`: calls that wait for a person's word."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+import time
+from typing import TYPE_CHECKING
+
+from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
+from turnkeeper.commands.runs import person
+from turnkeeper.commands.selection import query_of
+from turnkeeper.commands.terminal import say, say_json, tell, tell_deciding, width
+from turnkeeper.text import age, one_line
+
+if TYPE_CHECKING:
+    from turnkeeper.client import PendingApproval
+
+_HEADINGS = ("APPROVAL", "TOOL", "EFFECT", "AGE", "EXPIRES", "RUN")
+_CELL = 300
+_INDENT = " " * 4
+
+
+async def approvals(place: Place, options: argparse.Namespace) -> int:
+    """List the calls that wait, over all runs, what expires first at the top."""
+    async with place.client(to_read=True) as client:
+        try:
+            found = [a async for a in client.approvals(query_of(options), limit=options.count)]
+        except ValueError as error:
+            raise Complaint(str(error), USAGE) from error
+    found.sort(key=lambda a: a.asked.expires)
+    if options.json:
+        say_json({"approvals": [_as_json(a) for a in found]})
+    elif not found:
+        tell("nothing waits for a person to allow it")
+    else:
+        _print(found)
+        tell()
+        tell_deciding(place, found[0].id, found[0].asked.id, "the first")
+    return 0
+
+
+async def approve(place: Place, options: argparse.Namespace) -> int:
+    """Let one be run."""
+    async with place.client(to_read=True) as client:
+        decided = await client.approve(
+            options.run,
+            options.approval,
+            actor=options.actor or person(),
+            remember=options.remember,
+        )
+    return _told(place, options, "approve", decided)
+
+
+async def deny(place: Place, options: argparse.Namespace) -> int:
+    """Have one not run."""
+    async with place.client(to_read=True) as client:
+        decided = await client.deny(
+            options.run, options.approval, reason=options.reason, actor=options.actor or person()
+        )
+    return _told(place, options, "deny", decided)
+
+
+def _told(place: Place, options: argparse.Namespace, verb: str, decided: str) -> int:
+    run = one_line(options.run, _CELL)
+    if options.json:
+        say_json({"id": options.run, "approval": options.approval, verb: decided})
+    elif decided == "decided":
+        word = "is run" if verb == "approve" else "is not run"
+        say(f"run {run} goes on: the call {word}")
+    elif decided == "queued":
+        say(f"no worker answers: run {run} is told as soon as one does")
+    else:
+        say(f"run {run} has ended, nothing is decided any more: {place.again(f'show {run}')}")
+    return FAILED if decided == "ended" else 0
+
+
+def _print(found: list[PendingApproval]) -> None:
+    rows = [_HEADINGS, *(_row(a) for a in found)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
+    heading, *lines = (
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+    say(heading)
+    for line, pending in zip(lines, found, strict=True):
+        say(line)
+        for detail in _details(pending):
+            say(detail)
+
+
+def _row(pending: PendingApproval) -> tuple[str, ...]:
+    asked, now = pending.asked, time.time()
+    left = asked.expires - now
+    return (
+        one_line(asked.id, 64),
+        one_line(asked.tool, 64),
+        asked.effect,
+        age(now - asked.since),
+        f"in {age(left)}" if left > 0 else "now",
+        one_line(pending.id, _CELL),
+    )
+
+
+def _details(pending: PendingApproval) -> list[str]:
+    asked = pending.asked
+    told = (
+        one_line(asked.arguments, 1_000),
+        f"asked because {one_line(asked.why, _CELL)}; agent {one_line(pending.agent, 64)}, "
+        f"turn {asked.turn}" + (", nobody decided in time" if asked.escalated else ""),
+    )
+    return [
+        line
+        for text in told
+        for line in textwrap.wrap(
+            text,
+            width(),
+            initial_indent=_INDENT,
+            subsequent_indent=_INDENT * 2,
+            break_on_hyphens=False,
+        )
+    ]
+
+
+def _as_json(pending: PendingApproval) -> dict[str, object]:
+    return {
+        "id": pending.id,
+        "run_id": pending.run_id,
+        "agent": pending.agent,
+        "approval": pending.asked.model_dump(mode="json"),
+    }
