@@ -1,0 +1,542 @@
+"""Calls that a person has to allow: asked for, bound to what was shown, decided once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowUpdateFailedError
+from temporalio.testing import WorkflowEnvironment
+
+from activities.approving import wanted
+from activities.redact import Redactor
+from tests.rig import Rig, RigFactory, open_rig, until
+from turnkeeper import Agent, ApprovalPolicy, Limits, Tool, ToolContext, tool
+from turnkeeper.client import AgentRunHandle
+from turnkeeper.contract import APPROVE, DENY, ApprovalAsked, ExecuteInput
+from turnkeeper.errors import DefinitionError, InvalidRequest
+from turnkeeper.spec import HistoryPolicy
+from turnkeeper.testing import Exchange, Reply, call, calls, text
+
+DAYS = 86_400
+
+
+class Shop:
+    """Tools that note what they did."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, str]] = []
+
+    def refund(self, **options: Any) -> Tool:
+        """A tool that refunds; over 100 a person has to allow it."""
+        options = {"approval": large, "effect": "idempotent"} | options
+
+        @tool(**options)
+        async def refund(order: str, amount: Decimal = Decimal(150)) -> str:
+            """Refund an order."""
+            self.done.append((order, str(amount)))
+            return f"refunded {amount} of {order}"
+
+        return refund  # type: ignore[no-any-return]
+
+
+def large(args: Mapping[str, Any]) -> bool | str:
+    """Over 100."""
+    return args["amount"] > 100 and f"{args['amount']} is over 100"
+
+
+def told(exchange: Exchange) -> Reply:
+    """Answer with what the calls brought."""
+    return text(" | ".join(r.text for r in exchange.last_results))
+
+
+async def asked(run: AgentRunHandle, number: int = 1) -> list[ApprovalAsked]:
+    """What the run waits for, once it is so many."""
+
+    async def found() -> list[ApprovalAsked] | None:
+        waiting = [a for a in (await run.status()).approvals if a.status == "waiting"]
+        return waiting if len(waiting) == number else None
+
+    return await until(found)  # type: ignore[no-any-return]
+
+
+async def refused(decision: Any) -> str:
+    """Why a decision is not taken."""
+    with pytest.raises(InvalidRequest) as caught:
+        await decision
+    return str(caught.value)
+
+
+# --- asked for --------------------------------------------------------------------------------
+
+
+async def test_a_call_runs_after_it_was_allowed(rig: RigFactory) -> None:
+    """It is shown with its arguments as the tool reads them, and not begun before."""
+    shop = Shop()
+    async with rig([call("refund", {"order": "o-1"}), told], tools=[shop.refund()]) as r:
+        run = await r.start()
+        (waiting,) = await asked(run)
+        assert waiting.tool == "refund"
+        assert waiting.effect == "idempotent"
+        assert waiting.arguments == '{"order":"o-1","amount":"150"}'
+        assert waiting.why == "150 is over 100"
+        assert waiting.expires - waiting.since == DAYS
+        status = await run.status()
+        assert status.waiting_for == f"a person to allow refund (approval {waiting.id})"
+        assert [c.status for c in status.calls] == ["waiting"]
+        assert shop.done == []
+        assert await run.approve(waiting.id, actor="ann") == "decided"
+        result = await run.result()
+        assert result.answer == "refunded 150 of o-1"
+        assert shop.done == [("o-1", "150")]
+        assert [(a.status, a.actor) for a in result.approvals] == [("approved", "ann")]
+        assert result.errors == 0
+        assert await r.task_failures() == 0
+
+
+async def test_what_the_tool_lets_pass_is_not_asked_for(rig: RigFactory) -> None:
+    """The predicate sees typed arguments; without a need nobody waits, and it costs no event."""
+    shop, events = Shop(), []
+    for options in ({}, {"approval": "never"}):
+        script = [call("refund", {"order": "o-1", "amount": 20}), told]
+        async with rig(script, tools=[shop.refund(**options)]) as r:
+            assert (await r.run()).answer == "refunded 20 of o-1"
+            events.append(len(await r.events()))
+    assert events[0] == events[1]
+
+
+async def test_a_denied_call_is_a_result(rig: RigFactory) -> None:
+    """The model reads who denied it and why; it counts as no error of a tool."""
+    shop = Shop()
+    async with rig([call("refund", {"order": "o-1"}), told], tools=[shop.refund()]) as r:
+        run = await r.start()
+        (waiting,) = await asked(run)
+        assert await run.deny(waiting.id, reason="Not before Monday.", actor="ann") == "decided"
+        result = await run.result()
+        assert result.answer is not None
+        assert result.answer.startswith("Denied by ann: Not before Monday.\nIt was not run.")
+        assert (result.errors, result.calls) == (0, 1)
+        assert shop.done == []
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+async def test_several_at_once_in_any_order(rig: RigFactory, order: tuple[int, ...]) -> None:
+    """All that a reply needs is asked for at once; effects happen in call order all the same."""
+    shop = Shop()
+    script = [calls([("refund", {"order": f"o-{n}"}) for n in range(3)]), told]
+    async with rig(script, tools=[shop.refund()]) as r:
+        run = await r.start()
+        waiting = await asked(run, 3)
+        for n in order:
+            await run.approve(waiting[n].id)
+        assert (await run.result()).outcome == "completed"
+        assert [o for o, _ in shop.done] == ["o-0", "o-1", "o-2"]
+        assert await r.task_failures() == 0
+
+
+async def test_after_a_denial_what_needed_no_word_is_not_run(rig: RigFactory) -> None:
+    """The model planned it on the assumption that the first would happen; what a person has
+    allowed by itself is run."""
+    shop = Shop()
+    script = [
+        calls([("refund", {"order": f"o-{n}", "amount": a}) for n, a in enumerate((200, 20, 300))]),
+        told,
+    ]
+    async with rig(script, tools=[shop.refund()]) as r:
+        run = await r.start()
+        first, third = await asked(run, 2)
+        await run.approve(third.id)
+        await run.deny(first.id)
+        answer = (await run.result()).answer or ""
+        assert answer.split(" | ")[1:] == [
+            "Not run: an earlier call of this reply failed.",
+            "refunded 300 of o-2",
+        ]
+        assert shop.done == [("o-2", "300")]
+
+
+async def test_a_read_can_be_asked_for(rig: RigFactory) -> None:
+    """`always` holds for tools that change nothing, too, and also by the agent's policy alone."""
+    seen: list[str] = []
+
+    @tool(effect="read")
+    def look() -> str:
+        """Look."""
+        seen.append("look")
+        return "seen"
+
+    policy = ApprovalPolicy(tools={"look": "always"})
+    async with rig([call("look"), told], tools=[look], approvals=policy) as r:
+        run = await r.start()
+        (waiting,) = await asked(run)
+        assert waiting.why == "the agent asks for each call of it"
+        assert not seen
+        await run.approve(waiting.id)
+        assert (await run.result()).answer == "seen"
+
+
+async def test_a_tool_that_cannot_tell_is_asked_for(rig: RigFactory) -> None:
+    """A predicate that raises does not let a call pass."""
+
+    def broken(args: Mapping[str, Any]) -> bool:
+        raise KeyError(args["order"])
+
+    shop = Shop()
+    script = [call("refund", {"order": "o-1"}), told]
+    async with rig(script, tools=[shop.refund(approval=broken)]) as r:
+        run = await r.start()
+        (waiting,) = await asked(run)
+        assert "could not tell whether to ask (KeyError" in waiting.why
+        await run.stop()
+        assert shop.done == []
+
+
+async def test_remembered_for_a_tool_in_a_run(rig: RigFactory) -> None:
+    """On request nobody is asked again for that tool in that run; another run asks."""
+    shop = Shop()
+    script = [call("refund", {"order": "o-1"}), call("refund", {"order": "o-2"}), text("Done.")]
+    async with rig(script, tools=[shop.refund()]) as r:
+        run = await r.start()
+        (waiting,) = await asked(run)
+        await run.approve(waiting.id, remember=True)
+        assert (await run.result()).answer == "Done."
+        assert [o for o, _ in shop.done] == ["o-1", "o-2"]
+        other = await r.start()
+        await asked(other)
+        await other.stop()
+
+
+# --- the agent's policy ---------------------------------------------------------------------------
+
+
+async def test_a_policy_denies_what_it_does_not_name(rig: RigFactory) -> None:
+    """With a policy, tools that it does not name are never run, whatever they say themselves."""
+    shop = Shop()
+
+    @tool(effect="read")
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    policy = ApprovalPolicy(tools={"look": "declared"})
+    script = [calls([("refund", {"order": "o-1", "amount": 1}), ("look", {})]), told]
+    async with rig(script, tools=[shop.refund(), look], approvals=policy) as r:
+        result = await r.run()
+        assert result.answer == "refund is not allowed in this agent. It was not run. | seen"
+        assert shop.done == []
+
+
+def test_a_policy_cannot_loosen() -> None:
+    """`declared` is what the tool says; there is no word for less."""
+    refund = Shop().refund(approval="always")
+
+    def level(**tools: str) -> str:
+        policy = ApprovalPolicy(tools=tools)  # type: ignore[arg-type]
+        agent = Agent(name="a", model="m", instructions="", tools=[refund], approvals=policy)
+        return agent.spec().approval(refund.spec)
+
+    assert (level(refund="declared"), level(refund="always")) == ("always", "always")
+    assert level(refund="deny") == "deny"
+    with pytest.raises(DefinitionError, match="never"):
+        level(refund="never")
+    with pytest.raises(DefinitionError, match="there is no tool 'refnud'; tools: refund"):
+        level(refnud="always")
+
+
+@pytest.mark.parametrize("wrong", ["sometimes", 7, lambda: True])
+def test_a_wrong_declaration_is_refused(wrong: Any) -> None:
+    """When the module is imported, not when the model calls it."""
+    with pytest.raises(DefinitionError, match="approval"):
+        Shop().refund(approval=wrong)
+
+
+# --- bound and decided once -------------------------------------------------------------------
+
+
+async def test_b89_changed_arguments_are_asked_for_again(rig: RigFactory) -> None:
+    """What a person allowed is one call with one set of arguments: the word for it is of no use for
+    a later call, of the same place in another turn."""
+    shop = Shop()
+    script = [
+        call("refund", {"order": "o-1"}),
+        call("refund", {"order": "o-1", "amount": 900}),
+        told,
+    ]
+    async with rig(script, tools=[shop.refund()]) as r:
+        run = await r.start()
+        (first,) = await asked(run)
+        await run.approve(first.id)
+        (second,) = await asked(run)
+        assert second.id != first.id
+        assert await run.approve(first.id) == "decided"
+        assert shop.done == [("o-1", "150")]
+        await run.deny(second.id)
+        await run.result()
+        assert shop.done == [("o-1", "150")]
+
+
+async def test_b90_a_word_for_a_tool_is_none_for_other_arguments(rig: RigFactory) -> None:
+    """The second call of an allowed tool asks again, also within one reply."""
+    shop = Shop()
+    script = [calls([("refund", {"order": "a.txt"}), ("refund", {"order": "/etc/shadow"})]), told]
+    async with rig(script, tools=[shop.refund(approval="always")]) as r:
+        run = await r.start()
+        first, second = await asked(run, 2)
+        await run.approve(first.id)
+        await until(lambda: shop.done)
+        (left,) = await asked(run)
+        assert left.id == second.id
+        await run.deny(second.id)
+        await run.result()
+        assert [o for o, _ in shop.done] == ["a.txt"]
+
+
+async def test_the_same_arguments_written_otherwise_are_the_same() -> None:
+    """Key order, 150 for 150.00 and a default that is written out make no other call of it; another
+    amount, or another definition of the tool, does."""
+    refund, stricter = Shop().refund(), Shop().refund(effect="once")
+
+    async def digest(tool: Tool, **arguments: Any) -> str:
+        request = {"agent": "a", "tool": "refund", "effect": "once", "attempts": 1, "turn": 1}
+        place = {"index": 0, "call_id": "c", "arguments_digest": "", "key": "k", "result_bytes": 9}
+        given = ExecuteInput.model_validate({**request, **place, "arguments": arguments})
+        context = ToolContext()
+        bound = tool.bind(arguments, context)
+        with ThreadPoolExecutor(1) as threads:
+            asks, _ = await wanted(
+                tool, given, bound, context, threads=threads, redactor=Redactor()
+            )
+        return asks.digest
+
+    first = await digest(refund, order="o")
+    assert await digest(refund, amount="150.00", order="o") == first
+    assert await digest(refund, amount="150.01", order="o") != first
+    assert await digest(stricter, order="o") != first
+
+
+async def test_a_tool_that_was_redefined_is_asked_for_again(
+    rig: RigFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its description or types have changed between the word and the run: it stands no more."""
+    shop = Shop()
+    refund = shop.refund()
+    async with rig([call("refund", {"order": "o-1"}), told], tools=[refund]) as r:
+        run = await r.start()
+        (first,) = await asked(run)
+        changed = refund.spec.model_copy(update={"description": "Refund, and close the account."})
+        monkeypatch.setattr(refund, "spec", changed)
+        await run.approve(first.id)
+        (second,) = await asked(run)
+        assert second.id != first.id
+        assert shop.done == []
+        await run.approve(second.id)
+        assert (await run.result()).answer == "refunded 150 of o-1"
+        assert len(shop.done) == 1
+
+
+async def test_decided_once(rig: RigFactory) -> None:
+    """The same word again changes nothing, the opposite is refused with who decided."""
+    shop = Shop()
+    script = [calls([("refund", {"order": "o-1"}), ("refund", {"order": "o-2"})]), told]
+    async with rig(script, tools=[shop.refund()]) as r:
+        run = await r.start()
+        first, second = await asked(run, 2)
+        assert await run.approve(first.id, actor="ann") == "decided"
+        assert await run.approve(first.id, actor="bob") == "decided"
+        why = await refused(run.deny(first.id, actor="bob"))
+        assert f"{first.id} is decided: it was approved by ann" in why
+        assert f"waiting: {second.id} (refund)" in await refused(run.approve("0" * 16))
+        other = await r.start()
+        assert "is none of this run" in await refused(other.approve(second.id))
+        await other.stop()
+        both = await asyncio.gather(
+            run.approve(second.id), run.deny(second.id), return_exceptions=True
+        )
+        assert sorted(type(b).__name__ for b in both) == ["InvalidRequest", "str"]
+        result = await run.result()
+        word = "denied" if both[1] == "decided" else "approved"
+        assert [a.status for a in result.approvals] == ["approved", word]
+        assert result.approvals[0].actor == "ann"
+        assert len(shop.done) == (1 if word == "denied" else 2)
+        assert await run.approve(first.id) == "ended"
+        assert await r.task_failures() == 0
+
+
+async def test_malformed_decisions_change_nothing(rig: RigFactory) -> None:
+    """As updates they are told why; as signals they are dropped."""
+    shop = Shop()
+    async with rig([call("refund", {"order": "o-1"}), told], tools=[shop.refund()]) as r:
+        run = await r.start()
+        (waiting,) = await asked(run)
+        handle = r.client.get_workflow_handle(run.id)
+        bodies: list[list[Any]] = [
+            [],
+            [None],
+            ["yes"],
+            [{"approval": waiting.id}, 1],
+            [{"approval": 7}],
+            [{"approval": ""}],
+            [{"approval": waiting.id, "remember": "yes"}],
+            [{"approval": waiting.id, "arguments": {"amount": 1}}],
+            [{"approval": "x" * 100_000}],
+        ]
+        for body in bodies:
+            for name in (APPROVE, DENY):
+                with pytest.raises(WorkflowUpdateFailedError):
+                    await handle.execute_update(name, args=body)
+                await handle.signal(name, args=body)
+        assert [a.id for a in await asked(run)] == [waiting.id]
+        await handle.signal(APPROVE, {"approval": waiting.id})
+        assert (await run.result()).answer == "refunded 150 of o-1"
+        assert await r.task_failures() == 0
+
+
+@pytest.mark.parametrize("end", ["stop", "time", "cancel"])
+async def test_a_run_that_waits_can_be_ended(rig: RigFactory, end: str) -> None:
+    """Its call is not run; what was asked for is withdrawn, and a word that comes now refused."""
+    shop = Shop()
+    limits = Limits(wall_seconds=3 if end == "time" else 600)
+    script = [call("refund", {"order": "o-1"}), told]
+    async with rig(script, tools=[shop.refund()], limits=limits) as r:
+        run = await r.start()
+        (waiting,) = await asked(run)
+        if end == "stop":
+            await run.stop("enough")
+        elif end == "cancel":
+            await r.client.get_workflow_handle(run.id).cancel()
+        result = await run.result(check=False)
+        wanted = {"stop": "stopped", "time": "time_limit", "cancel": "cancelled"}[end]
+        assert result.outcome == wanted
+        assert await run.approve(waiting.id) == "ended"
+        status = await run.status()
+        assert [a.status for a in status.approvals] in (["withdrawn"], [])
+        assert shop.done == []
+        assert await r.task_failures() == 0
+
+
+# --- while it waits ---------------------------------------------------------------------------
+
+
+async def test_it_continues_as_new_while_it_waits(rig: RigFactory) -> None:
+    """The call waits on in the next execution, under the same id, and is run once."""
+    shop = Shop()
+    script = [
+        *[call("look", {"n": n}) for n in range(6)],
+        calls([("refund", {"order": "o-1"}), ("refund", {"order": "o-2"})]),
+        told,
+    ]
+
+    @tool(effect="read")
+    def look(n: int) -> str:
+        """Look."""
+        return f"seen {n}"
+
+    often = HistoryPolicy(events=80)
+    async with rig(script, tools=[look, shop.refund()], history=often) as r:
+        run = await r.start()
+        first, second = await asked(run, 2)
+        carried = await until(lambda: _carried_waiting(r, run.id))
+        assert [c.status for c in carried.calls] == ["waiting", "waiting"]
+        assert [a.id for a in await asked(run, 2)] == [first.id, second.id]
+        await run.approve(second.id)
+        await run.approve(first.id)
+        result = await run.result()
+        assert result.answer == "refunded 150 of o-1 | refunded 150 of o-2"
+        assert shop.done == [("o-1", "150"), ("o-2", "150")]
+        assert [a.status for a in result.approvals] == ["approved", "approved"]
+        assert (await r.transcript()).entries[-1].kind == "reply"
+        assert await r.task_failures() == 0
+
+
+async def _carried_waiting(r: Rig, run_id: str) -> Any:
+    states = [state for _, state in await r.carried(run_id)]
+    return next((s for s in states if s.phase == "EXECUTE"), None)
+
+
+@pytest.fixture
+def patient(virtual: WorkflowEnvironment, tmp_path: Path) -> tuple[RigFactory, WorkflowEnvironment]:
+    """Rigs on a server whose time can be skipped."""
+
+    def made(script: Any, **options: Any) -> Any:
+        return open_rig(virtual.client, tmp_path, script, **options)
+
+    return made, virtual
+
+
+async def after(r: Rig, environment: WorkflowEnvironment, run: AgentRunHandle, days: float) -> None:
+    """Let that much time pass for the run."""
+    handle = r.client.get_workflow_handle(run.id)
+    await environment.fast_forward(handle, timedelta(days=days))  # type: ignore[attr-defined]
+
+
+WEEK = Limits(wall_seconds=7 * DAYS)
+
+
+async def test_nobody_decides_in_time(patient: tuple[RigFactory, WorkflowEnvironment]) -> None:
+    """By default the call is denied then, and a word that comes later is refused."""
+    rig, environment = patient
+    shop = Shop()
+    script = [call("refund", {"order": "o-1"}), call("look"), told]
+
+    @tool(effect="read", approval="always")
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    async with rig(script, tools=[shop.refund(), look], limits=WEEK) as r:
+        run = await r.start()
+        (first,) = await asked(run)
+        await after(r, environment, run, 1.1)
+        (second,) = await asked(run)
+        assert second.tool == "look"
+        assert "it has expired" in await refused(run.approve(first.id))
+        await run.approve(second.id)
+        result = await run.result()
+        assert [a.status for a in result.approvals] == ["expired", "approved"]
+        said = [e.value["text"] for e in (await r.transcript()).entries if e.kind == "result"]
+        assert said == ["Nobody allowed it within 24 h: it was not run.", "seen"]
+        assert shop.done == []
+
+
+async def test_three_days_are_waited(patient: tuple[RigFactory, WorkflowEnvironment]) -> None:
+    """A person may have days, if the agent says so."""
+    rig, environment = patient
+    shop, policy = Shop(), ApprovalPolicy(expires=5 * DAYS)
+    script = [call("refund", {"order": "o-1"}), told]
+    async with rig(script, tools=[shop.refund()], limits=WEEK, approvals=policy) as r:
+        run = await r.start()
+        (waiting,) = await asked(run)
+        await after(r, environment, run, 3)
+        assert [a.id for a in await asked(run)] == [waiting.id]
+        await run.approve(waiting.id)
+        assert (await run.result()).answer == "refunded 150 of o-1"
+
+
+@pytest.mark.parametrize("on_expiry", ["stop", "escalate"])
+async def test_what_becomes_of_it_is_the_agents_policy(
+    patient: tuple[RigFactory, WorkflowEnvironment], on_expiry: Any
+) -> None:
+    """The run stops; or it is asked for once more, and denied after as long again."""
+    rig, environment = patient
+    shop, policy = Shop(), ApprovalPolicy(on_expiry=on_expiry)
+    script = [call("refund", {"order": "o-1"}), told]
+    async with rig(script, tools=[shop.refund()], limits=WEEK, approvals=policy) as r:
+        run = await r.start()
+        (waiting,) = await asked(run)
+        await after(r, environment, run, 1.1)
+        if on_expiry == "escalate":
+            (again,) = await asked(run)
+            assert (again.id, again.escalated) == (waiting.id, True)
+            await after(r, environment, run, 1)
+        result = await run.result(check=False)
+        ended = {"stop": "stopped", "escalate": "completed"}[on_expiry]
+        assert result.outcome == ended
+        assert [a.status for a in result.approvals] == ["expired"]
+        assert shop.done == []
+        assert await r.task_failures() == 0
