@@ -5,10 +5,12 @@ With TURNKEEPER_SCREENSHOTS=docs/images the pictures of the README are made anew
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +19,11 @@ import pytest
 from examples.finance.agent import agent
 from examples.finance.script import script
 from tests.archive import Archive
-from tests.rig import open_rig
-from turnkeeper.client import AgentClient
+from tests.rig import open_rig, until
+from turnkeeper import tool
+from turnkeeper.client import AgentClient, AgentRunHandle
+from turnkeeper.contract import ApprovalAsked
+from turnkeeper.testing import call, text
 from turnkeeper.testing.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
@@ -81,3 +86,44 @@ async def test_the_ui_tells_the_story_of_a_run(tmp_path: Path, histories: Archiv
             assert await card.get_by_text("turn 3: answer About $28.84M.").is_visible()
             await page.screenshot(path=pictures / "run-card.png")
         await histories.take(client)
+
+
+@tool(effect="idempotent", approval="always")
+async def issue_refund(order: int, amount: Decimal) -> str:
+    """Refund an order."""
+    return f"Refunded {amount} EUR for order {order}."
+
+
+async def test_a_person_decides_in_the_ui(tmp_path: Path, histories: Archive) -> None:
+    """The card of a run that waits has the call and the text to paste; the UI sends the update."""
+    pictures = Path(os.environ.get("TURNKEEPER_SCREENSHOTS") or tmp_path)
+    played = [
+        call("issue_refund", {"order": 1012, "amount": "249.00"}),
+        lambda x: text(x.last_results[0].text),
+    ]
+    with EmbeddedServer.start(tmp_path / "server", ui=True) as server:
+        client = (await AgentClient.connect(server.address)).client
+        async with open_rig(client, tmp_path, played, tools=[issue_refund]) as r, browser() as page:
+            handle = await r.start("Refund order 1012, it arrived broken.", id="refund-1012")
+            waiting = await until(lambda: _waiting(handle))
+            described = await client.get_workflow_handle(handle.id).describe()
+            run = f"{server.ui_url}/namespaces/default/workflows/{handle.id}/{described.run_id}"
+            await page.goto(f"{run}/user-metadata", wait_until="networkidle")
+            card = page.frame_locator("iframe").last
+            await card.get_by_text("Waits for a person to allow").wait_for()
+            body = json.dumps({"approval": waiting.id})
+            assert await card.get_by_text(body).is_visible()
+            await page.screenshot(path=pictures / "approval.png")
+            await page.get_by_role("button", name="More Actions").click()
+            await page.get_by_role("menuitem", name="Send an Update").click()
+            dialog = page.get_by_role("dialog")
+            await dialog.get_by_text("Name").first.click()
+            await page.screenshot(path=pictures / "update.png")
+            await handle.approve(waiting.id)
+            assert (await handle.result()).answer == "Refunded 249.00 EUR for order 1012."
+        await histories.take(client)
+
+
+async def _waiting(run: AgentRunHandle) -> ApprovalAsked | None:
+    found = [a for a in (await run.status()).approvals if a.status == "waiting"]
+    return found[0] if found else None

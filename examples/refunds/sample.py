@@ -35,6 +35,14 @@ SAMPLE: Final = (
         amount=Decimal("49.90"),
     ),
     Order(
+        id=1012,
+        customer="fay@customers.example",
+        address="8 Harbour View, Troon",
+        item="espresso machine",
+        state="delivered",
+        amount=Decimal("249.00"),
+    ),
+    Order(
         id=1008,
         customer="dov@moved.invalid",
         address="9 Station Road, Hale",

@@ -19,6 +19,9 @@ from turnkeeper.ledger import once_per_key
 
 __all__ = ["book_pickup", "find_order", "issue_refund", "send_email"]
 
+LARGE = Decimal(100)
+"""Euros: a larger refund is no longer the model's alone to decide."""
+
 OrderId = Annotated[int, Field(ge=1, le=2**31 - 1, description="Number of the order.")]
 
 
@@ -32,7 +35,12 @@ def find_order(order_id: OrderId) -> dict[str, Any]:
     return {**vars(order), "left": order.left}
 
 
-@tool(effect="idempotent", timeout=30, retries=4)
+def is_large(args: Mapping[str, Any]) -> str | bool:
+    """Whether a person has to allow a refund, and why."""
+    return args["amount"] > LARGE and f"{args['amount']} EUR are more than {LARGE}"
+
+
+@tool(effect="idempotent", timeout=30, retries=4, approval=is_large)
 def issue_refund(
     order_id: OrderId,
     amount: Annotated[

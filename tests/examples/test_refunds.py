@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import re
 import socket
 import sqlite3
@@ -10,11 +13,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from temporalio.api.sdk.v1 import WorkflowMetadata
+from temporalio.client import WorkflowHandle
+from temporalio.testing import WorkflowEnvironment
 
 from examples.refunds import carrier, orders
 from examples.refunds.agent import agent
@@ -24,6 +31,9 @@ from examples.refunds.script import script
 from examples.refunds.services import fill
 from tests.postgres import running_postgres
 from tests.rig import RigFactory, until
+from tests.workers import open_site
+from turnkeeper.client import AgentRunHandle
+from turnkeeper.contract import ApprovalAsked
 from turnkeeper.testing import FaultProxy
 from turnkeeper.testing.stack import DemoAgent, Stack, connect
 
@@ -187,6 +197,97 @@ async def test_what_the_customer_asks_twice_is_refunded_once(rig: RigFactory, sh
     shop.assert_done_once()
 
 
+# --- a refund that is not the model's to decide -----------------------------------------------
+
+
+LARGE = "Refund order 1012, it arrived broken."
+
+
+async def test_a_denied_refund_is_told(rig: RigFactory, shop: Shop) -> None:
+    """Nothing of it is done, and the customer gets no mail that promises it."""
+    async with rig(script, agents=[agent]) as r:
+        run = await r.start(LARGE, agent="refunds")
+        await run.deny((await asked(run)).id, reason="Ask for a photo first.", actor="ann")
+        answer = (await run.result()).answer or ""
+        assert answer.startswith("I got stuck at issue_refund: Denied by ann: Ask for a photo")
+    assert shop.refunds() == []
+    assert shop.subjects() == []
+
+
+async def asked(run: AgentRunHandle) -> ApprovalAsked:
+    """What the run waits for."""
+
+    async def waiting() -> list[ApprovalAsked]:
+        return [a for a in (await run.status()).approvals if a.status == "waiting"]
+
+    (found,) = await until(waiting)
+    return found  # type: ignore[no-any-return]
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(240)
+async def test_a_large_refund_waits_for_days(
+    virtual: WorkflowEnvironment, shop: Shop, tmp_path: Path
+) -> None:
+    """Its worker is killed, and it continues as new, while it waits; two days later somebody allows
+    it at the terminal: it is refunded once."""
+    address = virtual.client.service_client.config.target_host
+    settings = {name: value for name, value in os.environ.items() if name.startswith("REFUNDS_")}
+    async with open_site(
+        virtual.client,
+        address,
+        tmp_path,
+        script,
+        module="tests.patient_refunds",
+        environment=settings,
+    ) as s:
+        first = await s.worker()
+        run = await s.start(LARGE, agent="refunds")
+        waiting = await asked(run)
+        assert (waiting.tool, waiting.effect) == ("issue_refund", "idempotent")
+        assert waiting.why == "249.00 EUR are more than 100"
+        await s.kill(first)
+        await s.worker()
+        handle = virtual.client.get_workflow_handle(run.id)
+        began = (await handle.describe()).run_id
+        # What does not fit is dropped, but stands in history.
+        for _ in range(20):
+            await handle.signal("approve", {"approval": "0"})
+            await asyncio.sleep(0.1)
+        await until(lambda: continued(handle, began))
+        await virtual.fast_forward(handle, timedelta(days=2))  # type: ignore[attr-defined]
+        card = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+        assert f"approve {run.id} {waiting.id}" in card.current_details
+        assert shop.refunds() == []
+
+        def starter(*arguments: str) -> str:
+            command = [sys.executable, "starter.py", "--address", address, *arguments]
+            done = subprocess.run(
+                command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+            )
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        listed = await until(lambda: asyncio.to_thread(starter, "approvals", "--json"))
+        assert [a["approval"]["id"] for a in json.loads(listed)["approvals"]] == [waiting.id]
+        told = await asyncio.to_thread(starter, "approve", run.id, waiting.id, "--actor", "ann")
+        assert told == f"run {run.id} goes on: the call is run\n"
+        result = await run.result(timeout=60)
+        assert (result.answer or "").startswith("Refunded 249.00 EUR for order 1012 (R-1)")
+        assert [(a.status, a.actor) for a in result.approvals] == [("approved", "ann")]
+        card = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+        assert "was approved by ann (unverified)" in card.current_details
+        assert not s.provider.rejections
+    ((cents, _key),) = shop.refunds()
+    assert cents == 24_900
+    assert shop.subjects() == ["Your refund for order 1012"]
+
+
+async def continued(handle: WorkflowHandle[Any, Any], began: str) -> bool:
+    """Whether the run goes on in another execution than the one in which it began."""
+    return (await handle.describe()).run_id != began
+
+
 # --- as a person runs it ----------------------------------------------------------------------
 
 
@@ -239,7 +340,7 @@ async def test_the_two_commands_of_the_example(tmp_path: Path, at_home: Path) ->
         services() as printed,
         Stack.start(ROOT, tmp_path / "state", demo=served, announce=print) as stack,
     ):
-        assert "5 orders added" in printed[0]
+        assert "6 orders added" in printed[0]
         assert stack.ready() == ["refunds"]
         client = await connect(stack.address, stack.state_dir)
         result = await (await client.start("refunds", BROKEN)).result(timeout=60)

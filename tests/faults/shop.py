@@ -52,7 +52,7 @@ class Request:
     @classmethod
     def drawn(cls, number: int, chance: random.Random) -> Request:
         """The `number`th customer's."""
-        cents = chance.randint(500, 20_000)
+        cents = chance.randint(500, 10_000)
         order = Order(
             id=10_000 + number,
             customer=f"customer-{number}@customers.example",
