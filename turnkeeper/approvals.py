@@ -54,6 +54,7 @@ class Approvals(BaseModel):
     ) -> None:
         """A person has to allow the call: it waits."""
         call.status, call.awaits = "waiting", "approval"
+        call.granted, call.approved = None, False
         call.definition, call.digest = asks.definition, asks.digest
         call.approval = digest_of([call.key, asks.digest])[:ID_DIGITS]
         asked = ApprovalAsked(
@@ -114,7 +115,7 @@ class Approvals(BaseModel):
                     self.trusted[call.tool] = call.definition
             else:
                 call.finish("denied", _denied(decision))
-            self._settle(call, "approved" if decision.allow else "denied", decision)
+            self._settle(decision.approval, "approved" if decision.allow else "denied", decision)
         return bool(said)
 
     def expire(
@@ -125,23 +126,22 @@ class Approvals(BaseModel):
         for asked in late:
             if policy.on_expiry == "escalate" and not asked.escalated:
                 asked.escalated, asked.expires = True, asked.expires + policy.expires
-            elif (call := self._call(calls, asked.id)) is not None:
+                continue
+            if (call := self._call(calls, asked.id)) is not None:
                 waited = age(asked.expires - asked.since)
                 call.finish("denied", f"Nobody allowed it within {waited}: it was not run.")
-                self._settle(call, "expired")
+            self._settle(asked.id, "expired")
         return late
 
     def withdraw(self, call: Call) -> None:
         """Nobody decides any more: the run is to end."""
-        self._settle(call, "withdrawn")
+        self._settle(call.approval, "withdrawn")
 
-    def _settle(self, call: Call, status: str, by: Decision | None = None) -> None:
+    def _settle(self, approval: str, status: str, by: Decision | None = None) -> None:
         change = {"status": status} | (
             {"actor": by.actor, "reason": clip(by.reason, 300)} if by else {}
         )
-        self.asked = [
-            a.model_copy(update=change) if a.id == call.approval else a for a in self.asked
-        ]
+        self.asked = [a.model_copy(update=change) if a.id == approval else a for a in self.asked]
 
     @staticmethod
     def _call(calls: Sequence[Call], approval: str) -> Call | None:

@@ -27,6 +27,8 @@ from turnkeeper.state import RunState, key_base
 from turnkeeper.text import clip, one_line
 
 ANSWER_BYTES = 64_000
+RESULT_APPROVALS = 20
+"""The last ones: the result of a run is read by services, which keep it."""
 
 _Body = TypeVar("_Body", bound=BaseModel)
 
@@ -119,5 +121,8 @@ def result_of(state: RunState) -> RunResult:
         transcript=state.transcript,
         epochs=state.context.number + 1,
         unknown=state.unknown,
-        approvals=state.approvals.asked,
+        approvals=[
+            a.model_copy(update={"arguments": one_line(a.arguments, 200)})
+            for a in state.approvals.asked[-RESULT_APPROVALS:]
+        ],
     )
