@@ -232,6 +232,7 @@ def _add_approvals(commands: Any) -> None:
         else:
             parser.add_argument("--reason", default="", help="what the model reads")
         parser.add_argument("--actor", metavar="NAME", help="who decides (default: you)")
+        parser.add_argument("--proof", metavar="TEXT", help="that it is them, for agents that ask")
         _add_json(parser)
 
 

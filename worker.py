@@ -349,6 +349,7 @@ def build_worker(
     from activities.seal import Seal
     from activities.shorten import Shorten
     from activities.summarise import Summarise
+    from activities.verify import Verifying
     from activities.views import Views
     from workflows.agent_run import AgentRun
 
@@ -391,6 +392,7 @@ def build_worker(
             load_agent.run,
             Generate(views, asking, redactor).run,
             execute.run,
+            Verifying(registry, threads, redactor).run,
             Seal(views, store, redactor).run,
             Summarise(views, asking, redactor).run,
             Shorten(views, store, redactor).run,

@@ -19,9 +19,10 @@ from activities.redact import Redactor
 from tests.rig import Rig, RigFactory, open_rig, until
 from turnkeeper import Agent, ApprovalPolicy, Limits, Tool, ToolContext, tool
 from turnkeeper.client import AgentRunHandle
-from turnkeeper.contract import APPROVE, DENY, ApprovalAsked, ExecuteInput
+from turnkeeper.contract import APPROVE, DENY, ApprovalAsked, ExecuteInput, Signature
 from turnkeeper.errors import DefinitionError, InvalidRequest
-from turnkeeper.spec import HistoryPolicy
+from turnkeeper.render import approval_text
+from turnkeeper.spec import Effect, HistoryPolicy
 from turnkeeper.testing import Exchange, Reply, call, calls, text
 
 DAYS = 86_400
@@ -33,17 +34,16 @@ class Shop:
     def __init__(self) -> None:
         self.done: list[tuple[str, str]] = []
 
-    def refund(self, **options: Any) -> Tool:
+    def refund(self, approval: Any = None, effect: Effect = "idempotent") -> Tool:
         """A tool that refunds; over 100 a person has to allow it."""
-        options = {"approval": large, "effect": "idempotent"} | options
 
-        @tool(**options)
+        @tool(effect=effect, approval=large if approval is None else approval)
         async def refund(order: str, amount: Decimal = Decimal(150)) -> str:
             """Refund an order."""
             self.done.append((order, str(amount)))
             return f"refunded {amount} of {order}"
 
-        return refund  # type: ignore[no-any-return]
+        return refund
 
 
 def large(args: Mapping[str, Any]) -> bool | str:
@@ -103,9 +103,9 @@ async def test_a_call_runs_after_it_was_allowed(rig: RigFactory) -> None:
 async def test_what_the_tool_lets_pass_is_not_asked_for(rig: RigFactory) -> None:
     """The predicate sees typed arguments; without a need nobody waits, and it costs no event."""
     shop, events = Shop(), []
-    for options in ({}, {"approval": "never"}):
+    for approval in (None, "never"):
         script = [call("refund", {"order": "o-1", "amount": 20}), told]
-        async with rig(script, tools=[shop.refund(**options)]) as r:
+        async with rig(script, tools=[shop.refund(approval)]) as r:
             assert (await r.run()).answer == "refunded 20 of o-1"
             events.append(len(await r.events()))
     assert events[0] == events[1]
@@ -237,7 +237,7 @@ def test_a_policy_cannot_loosen() -> None:
     refund = Shop().refund(approval="always")
 
     def level(**tools: str) -> str:
-        policy = ApprovalPolicy(tools=tools)  # type: ignore[arg-type]
+        policy = ApprovalPolicy(tools=tools)
         agent = Agent(name="a", model="m", instructions="", tools=[refund], approvals=policy)
         return agent.spec().approval(refund.spec)
 
@@ -420,6 +420,66 @@ async def test_a_run_that_waits_can_be_ended(rig: RigFactory, end: str) -> None:
         assert await r.task_failures() == 0
 
 
+# --- who decides ------------------------------------------------------------------------------
+
+
+def signed(signature: Signature) -> str:
+    """Ann has signed it."""
+    if signature.proof != f"ann:{signature.approval.id}:{signature.verdict}":
+        raise PermissionError(f"that is no signature of {signature.actor}")
+    return "ann@example.com"
+
+
+async def test_who_decides_is_verified(rig: RigFactory) -> None:
+    """A word without a proof does not count, and the call waits on for one that has it."""
+    shop = Shop()
+    script = [call("refund", {"order": "o-1"}), told]
+    async with rig(script, tools=[shop.refund()], verify=signed) as r:
+        run = await r.start()
+        (waiting,) = await asked(run)
+        assert await run.approve(waiting.id, actor="bob") == "decided"
+
+        async def refused_once() -> str:
+            return (await asked(run))[0].refused
+
+        assert await until(refused_once) == "approved by bob: that is no signature of bob"
+        # A signature for a yes is none for a no, nor for another approval.
+        await run.deny(waiting.id, actor="bob", proof=f"ann:{waiting.id}:approve")
+        await until(lambda: _refused_as(run, "denied by bob"))
+        assert shop.done == []
+        await run.approve(waiting.id, actor="ann", proof=f"ann:{waiting.id}:approve")
+        result = await run.result()
+        assert shop.done == [("o-1", "150")]
+        (approval,) = result.approvals
+        assert (approval.actor, approval.verified) == ("ann@example.com", True)
+        assert "was approved by ann@example.com (approval" in approval_text(approval)
+        assert await r.task_failures() == 0
+
+
+async def _refused_as(run: AgentRunHandle, words: str) -> bool:
+    return (await asked(run))[0].refused.startswith(words)
+
+
+async def test_a_directory_that_is_away_is_asked_again(rig: RigFactory) -> None:
+    """Meanwhile another word is refused; then the first one counts."""
+    shop, away = Shop(), [OSError("away"), OSError("away")]
+
+    def slowly(signature: Signature) -> str:
+        if away:
+            raise away.pop()
+        return f"{signature.actor} of sales"
+
+    script = [call("refund", {"order": "o-1"}), told]
+    async with rig(script, tools=[shop.refund()], verify=slowly) as r:
+        run = await r.start()
+        (waiting,) = await asked(run)
+        await run.approve(waiting.id, actor="ann")
+        assert "is being verified" in await refused(run.deny(waiting.id, actor="bob"))
+        result = await run.result()
+        assert [a.actor for a in result.approvals] == ["ann of sales"]
+        assert len(shop.done) == 1
+
+
 # --- while it waits ---------------------------------------------------------------------------
 
 
@@ -472,7 +532,7 @@ def patient(virtual: WorkflowEnvironment, tmp_path: Path) -> tuple[RigFactory, W
 async def after(r: Rig, environment: WorkflowEnvironment, run: AgentRunHandle, days: float) -> None:
     """Let that much time pass for the run."""
     handle = r.client.get_workflow_handle(run.id)
-    await environment.fast_forward(handle, timedelta(days=days))  # type: ignore[attr-defined]
+    await environment.fast_forward(handle, timedelta(days=days))
 
 
 WEEK = Limits(wall_seconds=7 * DAYS)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from turnkeeper.agent import Agent
     from turnkeeper.client import AgentClient
-    from turnkeeper.contract import RunRequest, RunResult, RunStatus
+    from turnkeeper.contract import RunRequest, RunResult, RunStatus, Signature
     from turnkeeper.errors import RetryTool, StopRun, ToolFailed
     from turnkeeper.media import Media
     from turnkeeper.probe import Landed, NotLanded, Unknown
@@ -34,6 +34,7 @@ _HOME = {
     "RunRequest": "contract",
     "RunResult": "contract",
     "RunStatus": "contract",
+    "Signature": "contract",
     "StopRun": "errors",
     "Tool": "tools",
     "ToolContext": "tools",
@@ -57,6 +58,7 @@ __all__ = [
     "RunRequest",
     "RunResult",
     "RunStatus",
+    "Signature",
     "StopRun",
     "Tool",
     "ToolContext",

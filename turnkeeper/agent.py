@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from turnkeeper.contract import problem_text
+from turnkeeper.contract import Signature, problem_text
 from turnkeeper.errors import DefinitionError
 from turnkeeper.spec import (
     NOTES,
@@ -27,6 +27,9 @@ LEAST_REQUEST_TOKENS = 1_000
 AGENT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
+Verify = Callable[[Signature], str | Awaitable[str]]
+
+
 class Agent:
     """What a team writes; `spec()` is what a run is pinned to.
 
@@ -42,6 +45,9 @@ class Agent:
         on_unknown: a call may or may not have taken effect: `tell` the model, `wait` until a person
             resolves it (`starter.py unknown`), or `stop` the run with `outcome_unknown`.
         approvals: which calls a person has to allow, beside what the tools declare.
+        verify: finds out who approves or denies: called with the `Signature`, it returns their
+            name, or raises `PermissionError` with why the decision does not count. Without it names
+            are shown as unverified.
         context: what is done when the conversation outgrows the model's window.
         history: when to continue as new; for tests and unusual histories.
         notes: give the model a scratchpad, the tools `note` and `read_notes`.
@@ -63,6 +69,7 @@ class Agent:
         on_invalid_call: Literal["tell", "stop"] = "tell",
         on_unknown: OnUnknown = "tell",
         approvals: ApprovalPolicy | None = None,
+        verify: Verify | None = None,
         context: ContextPolicy | None = None,
         history: HistoryPolicy | None = None,
         notes: bool = False,
@@ -71,6 +78,7 @@ class Agent:
             raise DefinitionError(f"agent name {name!r}: use 1 to 64 letters, digits, _ . and -")
         self.name = name
         self.tools = _by_name(name, tools)
+        self.verify = verify
         settings: dict[str, Any] = {"name": model} if isinstance(model, str) else dict(model)
         if max_output_tokens is not None:
             settings["max_output_tokens"] = max_output_tokens
@@ -84,6 +92,7 @@ class Agent:
             "on_invalid_call": on_invalid_call,
             "on_unknown": on_unknown,
             "approvals": approvals or ApprovalPolicy(),
+            "verifies": verify is not None,
             "context": context or ContextPolicy(),
             "history": history or HistoryPolicy(),
             "notes": notes,

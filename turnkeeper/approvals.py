@@ -28,6 +28,10 @@ class Decision(BaseModel):
     actor: str | None = None
     reason: str = ""
     remember: bool = False
+    proof: str | None = None
+    checking: bool = False
+    """Whether it is being found out who made it."""
+    verified: bool = False
 
 
 class Approvals(BaseModel):
@@ -84,6 +88,8 @@ class Approvals(BaseModel):
             wanted = one_line(said.approval, 64)
             return f"approval: {wanted!r} is none of this run; waiting: {known}"
         earlier = next((s for s in self.said if s.approval == asked.id), None)
+        if earlier and earlier.checking:
+            return f"approval: who decided about {asked.id} is being verified; try again later"
         status = ("approved" if earlier.allow else "denied") if earlier else asked.status
         if status == ("approved" if allow else "denied"):
             return None
@@ -103,9 +109,25 @@ class Approvals(BaseModel):
         allow = isinstance(said, ApproveRequest)
         self.said.append(Decision(allow=allow, **said.model_dump()))
 
+    @property
+    def news(self) -> list[Decision]:
+        """What was said and can be looked at."""
+        return [s for s in self.said if not s.checking]
+
+    def refuse(self, decision: Decision, why: str) -> None:
+        """It does not count; the call waits on, for another one."""
+        self.said.remove(decision)
+        by = one_line(decision.actor or "nobody", 100)
+        told = f"{'approved' if decision.allow else 'denied'} by {by}: {one_line(why, 200)}"
+        self.asked = [
+            a.model_copy(update={"refused": told}) if a.id == decision.approval else a
+            for a in self.asked
+        ]
+
     def apply(self, calls: Sequence[Call]) -> bool:
         """Decide calls by what was said; whether anything was."""
-        said, self.said = self.said, []
+        said = self.news
+        self.said = [s for s in self.said if s.checking]
         for decision in said:
             if (call := self._call(calls, decision.approval)) is None:
                 continue
@@ -139,7 +161,9 @@ class Approvals(BaseModel):
 
     def _settle(self, approval: str, status: str, by: Decision | None = None) -> None:
         change = {"status": status} | (
-            {"actor": by.actor, "reason": clip(by.reason, 300)} if by else {}
+            {"actor": by.actor, "verified": by.verified, "reason": clip(by.reason, 300)}
+            if by
+            else {}
         )
         self.asked = [a.model_copy(update=change) if a.id == approval else a for a in self.asked]
 

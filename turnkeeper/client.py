@@ -364,6 +364,7 @@ class AgentClient:
         approval: str,
         *,
         actor: str | None = None,
+        proof: str | None = None,
         remember: bool = False,
         timeout: float = _WORKER_PATIENCE,
     ) -> Decided:
@@ -373,11 +374,13 @@ class AgentClient:
             id: the run's id.
             approval: the id of what is allowed: one call with one set of arguments.
             actor: who says so.
+            proof: for the agent's `verify`, that it is them; it is recorded in history.
             remember: do not ask again in this run for this tool.
             timeout: seconds that a worker has to answer.
 
         Returns:
-            `decided`: the run has taken note; also if it had been said before. `queued`: no worker
+            `decided`: the run has taken note; also if it had been said before. Whether it counts is
+            found out after that where the agent verifies who decides. `queued`: no worker
             answered, and the server delivers it to the next one; what is decided by then, or has
             expired, stays so, with a line in the worker's log. `ended`: the run is over.
 
@@ -387,7 +390,8 @@ class AgentClient:
             LookupError: there is no such run.
         """
         body: dict[str, Any] = {"approval": approval, "remember": remember}
-        return await self._decide(id, APPROVE, ApproveRequest, _signed(body, actor), timeout)
+        signed = _signed(body, actor, proof)
+        return await self._decide(id, APPROVE, ApproveRequest, signed, timeout)
 
     async def deny(
         self,
@@ -396,6 +400,7 @@ class AgentClient:
         *,
         reason: str = "",
         actor: str | None = None,
+        proof: str | None = None,
         timeout: float = _WORKER_PATIENCE,
     ) -> Decided:
         """Have a call not run that waits for a person's word; the model reads the reason.
@@ -403,7 +408,7 @@ class AgentClient:
         Returns and raises as `approve`.
         """
         body: dict[str, Any] = {"approval": approval, "reason": reason}
-        return await self._decide(id, DENY, DenyRequest, _signed(body, actor), timeout)
+        return await self._decide(id, DENY, DenyRequest, _signed(body, actor, proof), timeout)
 
     async def approvals(
         self, query: str = "", *, limit: int = 1_000
@@ -732,14 +737,23 @@ class AgentRunHandle:
         return await self.client.stop(self.id, reason, actor)
 
     async def approve(
-        self, approval: str, *, actor: str | None = None, remember: bool = False
+        self,
+        approval: str,
+        *,
+        actor: str | None = None,
+        proof: str | None = None,
+        remember: bool = False,
     ) -> Decided:
         """See `AgentClient.approve`."""
-        return await self.client.approve(self.id, approval, actor=actor, remember=remember)
+        return await self.client.approve(
+            self.id, approval, actor=actor, proof=proof, remember=remember
+        )
 
-    async def deny(self, approval: str, *, reason: str = "", actor: str | None = None) -> Decided:
+    async def deny(
+        self, approval: str, *, reason: str = "", actor: str | None = None, proof: str | None = None
+    ) -> Decided:
         """See `AgentClient.deny`."""
-        return await self.client.deny(self.id, approval, reason=reason, actor=actor)
+        return await self.client.deny(self.id, approval, reason=reason, actor=actor, proof=proof)
 
     async def resolve(
         self, call_id: str, *, landed: bool, result: str = "", actor: str | None = None
@@ -750,8 +764,8 @@ class AgentRunHandle:
         )
 
 
-def _signed(body: dict[str, Any], actor: str | None) -> dict[str, Any]:
-    return body | ({"actor": actor} if actor else {})
+def _signed(body: dict[str, Any], actor: str | None, proof: str | None = None) -> dict[str, Any]:
+    return body | ({"actor": actor} if actor else {}) | ({"proof": proof} if proof else {})
 
 
 def _all_of(*conditions: str) -> str:

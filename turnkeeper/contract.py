@@ -41,6 +41,7 @@ GENERATE = "run.generate"
 SEAL = "run.seal"
 SUMMARISE = "run.summarise"
 SHORTEN = "run.shorten"
+VERIFY = "run.verify"
 
 # Types of failures that activities raise and the loop tells apart, besides the names of outcomes.
 NOTHING_HAPPENED = "RetryTool"
@@ -51,6 +52,8 @@ THINKING_MISMATCH = "thinking_mismatch"
 """Of a generation: it is mended by letting thinking blocks go."""
 STORE_UNAVAILABLE = "store_unavailable"
 """What was said cannot be read or written, which may succeed later; in the end the run is lost."""
+NOT_VERIFIED = "not_verified"
+"""Of a decision: whoever made it is not who they say, or may not make it."""
 NOT_SEALED = "not_sealed"
 """The same of sealing: the loop goes on without."""
 
@@ -156,6 +159,9 @@ class ApproveRequest(Strict):
     remember: Annotated[bool, Field(strict=True)] = False
     """Do not ask again in this run for this tool, as it is defined now, whatever the arguments."""
     actor: Annotated[str, Field(max_length=200)] | None = None
+    proof: Annotated[str, Field(max_length=4_000)] | None = None
+    """For the agent's `verify`: who that is. It is recorded in history, so it must be worth nothing
+    for anything else: a signature over this approval's id, no password."""
 
 
 class DenyRequest(Strict):
@@ -165,6 +171,8 @@ class DenyRequest(Strict):
     reason: Annotated[str, Field(max_length=2_000)] = ""
     """What the model reads."""
     actor: Annotated[str, Field(max_length=200)] | None = None
+    proof: Annotated[str, Field(max_length=4_000)] | None = None
+    """As in `ApproveRequest`."""
 
 
 def read_public(model: type[_Model], value: Any) -> _Model:
@@ -291,8 +299,31 @@ class ApprovalAsked(_Inner):
     status: Literal["waiting", "approved", "denied", "expired", "withdrawn"] = "waiting"
     """`withdrawn`: the run ended before anybody decided."""
     actor: str | None = None
-    """Who decided, as they say: nobody has verified it."""
+    """Who decided, as they say unless it is `verified`."""
+    verified: bool = False
+    """Whether the agent's own function has found out who that is."""
+    refused: str = ""
+    """Of the last decision that it did not accept: whose, and why."""
     reason: str = ""
+
+
+class Signature(_Inner):
+    """A decision of which an agent's `verify` is asked who made it; what `run.verify` is asked."""
+
+    agent: str
+    approval: ApprovalAsked
+    verdict: Literal["approve", "deny"]
+    actor: str | None = None
+    """Who they say they are."""
+    proof: str | None = None
+    metadata: dict[str, str] = Field(default_factory=dict)
+    """Of the run."""
+
+
+class VerifyOutput(_Inner):
+    """Who made a decision."""
+
+    actor: str
 
 
 class RunResult(_Inner):

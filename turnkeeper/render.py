@@ -162,6 +162,7 @@ def _approvals(state: RunState, workflow_id: str) -> str:
     for asked in waiting:
         called = _code(f"{asked.tool} {asked.arguments}", 400)
         late = ", nobody decided in time" if asked.escalated else ""
+        late += f", not accepted: {_md(asked.refused)}" if asked.refused else ""
         rows.append(
             f"- {called} · {asked.effect} · asked because {_md(asked.why)} · until "
             f"{_moment(asked.expires)}{late}\n"
@@ -367,7 +368,8 @@ def unknown_text(call: UnknownCall) -> str:
 def approval_text(asked: ApprovalAsked) -> str:
     """What became of a call that a person has to allow."""
     # A name that nobody has verified says so wherever it is shown.
-    by = f" by {one_line(asked.actor, 100)} (unverified)" if asked.actor else ""
+    doubt = "" if asked.verified else " (unverified)"
+    by = f" by {one_line(asked.actor, 100)}{doubt}" if asked.actor else ""
     why = f": {one_line(asked.reason, 200)}" if asked.reason else ""
     became = {
         "waiting": f"waits for a person to allow it, asked because {one_line(asked.why, 300)}",

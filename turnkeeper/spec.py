@@ -266,6 +266,8 @@ class AgentSpec(Strict):
     """A call that may or may not have taken effect: tell the model, wait until a person resolves
     it, or end the run with `outcome_unknown`. None is a spec of before this was published: told."""
     approvals: ApprovalPolicy = ApprovalPolicy()
+    verifies: bool = False
+    """Whether the agent finds out who decides."""
     history: HistoryPolicy = HistoryPolicy()
     context: ContextPolicy | None = None
     """None is a spec of before views could be shortened: every entry is sent."""

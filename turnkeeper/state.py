@@ -378,7 +378,7 @@ class RunState(BaseModel):
     @property
     def has_news(self) -> bool:
         """Whether somebody has said what the loop has not looked at yet."""
-        return bool(self.resolutions or self.approvals.said)
+        return bool(self.resolutions or self.approvals.news)
 
     def refuses(self, said: ApproveRequest | DenyRequest, now: float) -> str | None:
         """Why a decision about a call cannot be taken; None if it can."""

@@ -6,11 +6,14 @@ import asyncio
 from typing import Any
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError
 
-from turnkeeper.contract import ExecuteOutput
+from turnkeeper import contract
+from turnkeeper.approvals import Decision
+from turnkeeper.contract import ExecuteOutput, Signature, VerifyOutput
 from turnkeeper.spec import ToolSpec
 from turnkeeper.state import Call, RunState
-from workflows import cockpit
+from workflows import cockpit, failures, options
 
 
 class AsksPeople:
@@ -24,6 +27,9 @@ class AsksPeople:
     """The latest of such times that is over, whatever the clock says in its rounding."""
 
     def _interrupted(self) -> bool:
+        raise NotImplementedError
+
+    def _begin(self, activity: Any) -> None:
         raise NotImplementedError
 
     def _allowed(self, call: Call) -> dict[str, Any]:
@@ -59,6 +65,10 @@ class AsksPeople:
     def _take_decisions(self) -> None:
         """What people have said counts before the clock does."""
         state = self.state
+        if state.pinned.verifies:
+            for decision in [d for d in state.approvals.news if not d.verified]:
+                decision.checking = True
+                self._begin(self._verify(decision))
         changed = state.approvals.apply(state.calls)
         if self._has_expired():
             policy, changed = state.pinned.approvals, True
@@ -68,6 +78,32 @@ class AsksPeople:
                 state.end("stopped", f"nobody decided in time about a call of {tools}")
         if changed:
             cockpit.publish_approvals(state)
+
+    async def _verify(self, decision: Decision) -> None:
+        """Find out who made a decision: it counts once that is known, else not at all."""
+        state = self.state
+        asked = next(a for a in state.approvals.asked if a.id == decision.approval)
+        signature = Signature(
+            agent=state.request.agent,
+            approval=asked,
+            verdict="approve" if decision.allow else "deny",
+            actor=decision.actor,
+            proof=decision.proof,
+            metadata=state.request.metadata,
+        )
+        try:
+            found: VerifyOutput = await workflow.execute_activity(
+                contract.VERIFY,
+                signature,
+                result_type=VerifyOutput,
+                **options.verify(signature),
+            )
+        except ActivityError as error:
+            why = failures.end_of(error, "state_lost").reason
+            self.state.approvals.refuse(decision, why)
+            cockpit.publish_approvals(self.state)
+            return
+        decision.actor, decision.verified, decision.checking = found.actor, True, False
 
     def _has_expired(self) -> bool:
         nearest = self.state.approvals.nearest

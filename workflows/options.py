@@ -8,6 +8,7 @@ from typing import Any
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType
 
+from turnkeeper.contract import Signature
 from turnkeeper.render import call_summary, generate_summary
 from turnkeeper.spec import ToolSpec
 from turnkeeper.state import Call, RunState
@@ -34,6 +35,16 @@ def load_agent(agent: str) -> dict[str, Any]:
             non_retryable_error_types=[_TOO_LARGE],
         ),
         "summary": one_line(agent, 64),
+    }
+
+
+def verify(signature: Signature) -> dict[str, Any]:
+    """Two minutes: somebody has decided, and a directory that is away comes back."""
+    return {
+        "start_to_close_timeout": timedelta(seconds=30),
+        "retry_policy": RetryPolicy(maximum_interval=timedelta(seconds=30), maximum_attempts=6),
+        "cancellation_type": ActivityCancellationType.TRY_CANCEL,
+        "summary": f"{signature.verdict} · {one_line(signature.actor or 'nobody', 64)}",
     }
 
 

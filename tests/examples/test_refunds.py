@@ -255,7 +255,7 @@ async def test_a_large_refund_waits_for_days(
             await handle.signal("approve", {"approval": "0"})
             await asyncio.sleep(0.1)
         await until(lambda: continued(handle, began))
-        await virtual.fast_forward(handle, timedelta(days=2))  # type: ignore[attr-defined]
+        await virtual.fast_forward(handle, timedelta(days=2))
         card = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
         assert f"approve {run.id} {waiting.id}" in card.current_details
         assert shop.refunds() == []

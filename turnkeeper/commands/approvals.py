@@ -47,6 +47,7 @@ async def approve(place: Place, options: argparse.Namespace) -> int:
             options.run,
             options.approval,
             actor=options.actor or person(),
+            proof=options.proof,
             remember=options.remember,
         )
     return _told(place, options, "approve", decided)
@@ -56,7 +57,11 @@ async def deny(place: Place, options: argparse.Namespace) -> int:
     """Have one not run."""
     async with place.client(to_read=True) as client:
         decided = await client.deny(
-            options.run, options.approval, reason=options.reason, actor=options.actor or person()
+            options.run,
+            options.approval,
+            reason=options.reason,
+            actor=options.actor or person(),
+            proof=options.proof,
         )
     return _told(place, options, "deny", decided)
 
