@@ -64,6 +64,7 @@ from turnkeeper.outside import (
     RunSummary,
     UnknownOutcome,
     agent_of,
+    awaited_of,
     earlier_request,
     has_attribute,
     outcomes_of,
@@ -76,6 +77,7 @@ from turnkeeper.outside import (
 )
 from turnkeeper.spec import Limits
 from turnkeeper.text import one_line
+from turnkeeper.waiting import KINDS, PERSON
 
 __all__ = ["DEFAULT_ADDRESS", "AgentClient", "AgentRunHandle", "RunSummary", "UnknownOutcome"]
 
@@ -89,6 +91,9 @@ _WORKER_PATIENCE = 5.0
 
 # Not those executions of long runs that went on in another one.
 _OURS = f"WorkflowType = '{WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
+
+_LOOKED_AT = 10_000
+"""Runs whose memos are read for one list."""
 
 Stopped = Literal["stopping", "queued", "ended"]
 Resolved = Literal["resolved", "queued", "ended"]
@@ -376,28 +381,37 @@ class AgentClient:
         _not_in_a_workflow()
         return self._follow(id)
 
-    async def list_runs(self, query: str = "", *, limit: int = 100) -> AsyncIterator[RunSummary]:
+    async def list_runs(
+        self, query: str = "", *, waiting_for: str | None = None, limit: int = 100
+    ) -> AsyncIterator[RunSummary]:
         """Runs, open ones first, then the last to close.
 
         `query` is one of Temporal's, such as `TurnkeeperTenant = 'acme'` or `StartTime > '...'`.
+        `waiting_for`: only runs that wait for that: `person`, or a name in `waiting.KINDS`.
         Namespaces without our search attributes are served too, with a few more calls per run.
 
         Raises:
             ConnectionError: the server cannot be reached.
-            ValueError: the server does not understand the query.
+            ValueError: the server does not understand the query, or too many runs wait.
         """
         _not_in_a_workflow()
-        async for execution in self._executions(query, limit=limit):
+        if waiting_for is None:
+            found = self._executions(query, limit=limit)
+        else:
+            found = self._waiting(query, waiting_for, limit=limit)
+        async for execution in found:
             yield await summary_of(self.client, execution, self._ended)
 
-    async def count_runs(self, query: str = "") -> int:
+    async def count_runs(self, query: str = "", *, waiting_for: str | None = None) -> int:
         """How many runs a query finds; see `list_runs`.
 
         Raises:
             ConnectionError: the server cannot be reached.
-            ValueError: the server does not understand the query.
+            ValueError: the server does not understand the query, or too many runs wait.
         """
         _not_in_a_workflow()
+        if waiting_for is not None:
+            return sum([1 async for _ in self._waiting(query, waiting_for, limit=_LOOKED_AT)])
         try:
             counted = await self.client.count_workflows(_all_of(query))
         except RPCError as error:
@@ -461,6 +475,32 @@ class AgentClient:
                 yield execution
         except RPCError as error:
             raise self._unanswered(error) from error
+
+    async def _waiting(
+        self, query: str, waiting_for: str, *, limit: int
+    ) -> AsyncIterator[WorkflowExecution]:
+        """Open runs that wait for a person, all or for one kind of thing.
+
+        Raises:
+            ValueError: there is no such kind, or more runs wait than are looked at.
+        """
+        if waiting_for not in (PERSON, *KINDS):
+            raise ValueError(f"runs wait for {', '.join((PERSON, *KINDS))}, not {waiting_for!r}")
+        narrowed = "ExecutionStatus = 'Running'"
+        try:
+            if await has_attribute(self.client, "TurnkeeperStatus"):
+                narrowed += " AND TurnkeeperStatus = 'waiting'"
+        except RPCError as error:
+            raise readable(error, "", self.client) from error
+        looked_at = found = 0
+        async for execution in self._executions(query, narrowed, limit=_LOOKED_AT + 1):
+            if (looked_at := looked_at + 1) > _LOOKED_AT:
+                raise ValueError(f"more than {_LOOKED_AT:,} runs may wait: narrow the query down")
+            awaited = await awaited_of(execution)
+            if waiting_for in awaited or (waiting_for == PERSON and awaited):
+                yield execution
+                if (found := found + 1) == limit:
+                    return
 
     async def _check_same(self, run: str, request: RunRequest) -> None:
         """Refuse the id of a run with another request: its answer is to another question."""

@@ -43,6 +43,7 @@ from turnkeeper.render import person_awaited
 from turnkeeper.spec import Limits
 from turnkeeper.state import Phase
 from turnkeeper.text import one_line
+from turnkeeper.waiting import KINDS, awaited
 
 __all__ = [
     "RunSummary",
@@ -50,6 +51,7 @@ __all__ = [
     "activity_words",
     "agent_of",
     "attribute",
+    "awaited_of",
     "earlier_request",
     "has_attribute",
     "outcomes_of",
@@ -79,6 +81,8 @@ class RunSummary:
     closed: datetime | None
     waiting_for: str = ""
     """Of a run that waits for a person: what for, in words."""
+    waits: Sequence[str] = ()
+    """The same as names of `turnkeeper.waiting.KINDS`."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +248,7 @@ async def summary_of(
         ended = await result_of(execution)
         if ended is not None:
             outcome, turns, tokens = ended.outcome, ended.turns, ended.usage.total
-    waiting = [c for c in await unknown_of(execution) if c.status == "waiting"]
+    waiting = await awaited_of(execution)
     if waiting:
         # Search attributes tell them at the end alone; they stand still while a run waits.
         turns = await _published_count(execution, "turns") or turns
@@ -259,8 +263,20 @@ async def summary_of(
         tokens=tokens,
         started=execution.start_time,
         closed=execution.close_time,
-        waiting_for=person_awaited(waiting) if waiting else "",
+        waiting_for="; ".join(waiting.values()),
+        waits=tuple(waiting),
     )
+
+
+async def awaited_of(execution: WorkflowExecution) -> dict[str, str]:
+    """What a run waits for a person to do: in words, by the names of `turnkeeper.waiting.KINDS`.
+
+    Nothing once it has ended: one that was terminated could not say so itself.
+    """
+    if execution.status not in (None, WorkflowExecutionStatus.RUNNING):
+        return {}
+    fields = [kind.memo for kind in KINDS.values()]
+    return awaited({name: await execution.memo_value(name, None) for name in fields})
 
 
 async def _published_count(execution: WorkflowExecution, name: str) -> int | None:

@@ -21,6 +21,7 @@ from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
 from turnkeeper.state import Call, Phase, RunState
 from turnkeeper.text import arguments_line, one_line, printable, utf8_size, well_formed
+from turnkeeper.waiting import in_words
 
 SUMMARY_BYTES = 200
 """Temporal refuses a summary of more than 400."""
@@ -101,8 +102,7 @@ def waiting_for(state: RunState) -> str:
 
 def person_awaited(waiting: Sequence[Call | UnknownCall]) -> str:
     """What a run with waiting calls waits for, in words."""
-    asked = ", ".join(f"{one_line(c.tool, 64)} (call {one_line(c.call_id, 64)})" for c in waiting)
-    return f"a person to say whether {asked} took effect"
+    return in_words("outcome", [(c.tool, c.call_id) for c in waiting])
 
 
 def settling(run_id: str, call_id: str, *, landed: bool) -> str:
