@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_run(commands)
     _add_show(commands)
+    _add_watch(commands)
     _add_list(commands)
     _add_count(commands)
     _add_why(commands)
@@ -148,6 +149,12 @@ def _add_show(commands: Any) -> None:
         "--full", action="store_true", help="long results whole, as in a pipe and with --json"
     )
     _add_json(parser)
+
+
+def _add_watch(commands: Any) -> None:
+    parser = _add(commands, "watch", "watch:watch", "Watch one run until it ends.")
+    parser.add_argument("id", metavar="ID", help="the run's id")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per change")
 
 
 def _add_list(commands: Any) -> None:

@@ -50,6 +50,7 @@ __all__ = [
     "UnknownOutcome",
     "activity_words",
     "agent_of",
+    "attempt_words",
     "attribute",
     "awaited_of",
     "earlier_request",
@@ -209,7 +210,7 @@ def activity_words(pending: PendingActivityInfo) -> str:
 def pending_line(pending: PendingActivityInfo) -> str:
     """What the run waits for: `a reply (attempt 7; last: connection refused)`."""
     what = activity_words(pending)
-    if told := _attempt(pending):
+    if told := attempt_words(pending):
         return f"{what} ({told})"
     return what if pending.HasField("last_started_time") else f"{what}, which waits for a worker"
 
@@ -217,14 +218,15 @@ def pending_line(pending: PendingActivityInfo) -> str:
 def retried(described: WorkflowExecutionDescription) -> str:
     """Of what failed and is tried again: `attempt 7; last: connection refused`; else empty."""
     pending = described.raw_description.pending_activities
-    told = [(p.activity_type.name, _attempt(p)) for p in pending]
+    told = [(p.activity_type.name, attempt_words(p)) for p in pending]
     failing = [(name, text) for name, text in told if text]
     if len(failing) == 1:
         return failing[0][1]
     return ", ".join(f"{one_line(name, 80)}: {text}" for name, text in failing[:3])
 
 
-def _attempt(pending: PendingActivityInfo) -> str:
+def attempt_words(pending: PendingActivityInfo) -> str:
+    """Of an activity that failed and is tried again: `attempt 7; last: ...`; else empty."""
     if not pending.HasField("last_failure"):
         return ""
     why = one_line(pending.last_failure.message, 300)
