@@ -108,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_why(commands)
     _add_unknown(commands)
     _add_stop(commands)
+    _add_export(commands)
     _add_artifacts(commands)
     _add_demo(commands)
     _add_dev(commands)
@@ -225,6 +226,25 @@ def _add_stop(commands: Any) -> None:
     )
     parser.add_argument("--reason", default="", help="why, for those who look at it later")
     parser.add_argument("--actor", metavar="NAME", help="who asks (default: you)")
+    _add_json(parser)
+
+
+def _add_export(commands: Any) -> None:
+    parser = _add(
+        commands,
+        "export",
+        "export:export",
+        "Write runs to files, one each, for audits: those that are named, or have ended and are "
+        "chosen. Files that are there already are kept.",
+    )
+    parser.add_argument("id", nargs="*", metavar="ID", help="a run's id")
+    add_selection(parser)
+    parser.add_argument(
+        "--out", type=Path, default=Path("exports"), metavar="DIR", help="default: exports"
+    )
+    parser.add_argument(
+        "--count", type=_positive, default=10_000, metavar="N", help="at most so many (10000)"
+    )
     _add_json(parser)
 
 

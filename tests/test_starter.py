@@ -27,7 +27,7 @@ from turnkeeper.testing.stack import living_dev
 ROOT = Path(__file__).resolve().parent.parent
 NOWHERE = ["--address", "127.0.0.1:1"]
 COMMANDS = [
-    *("run", "show", "watch", "list", "count", "why", "unknown", "stop", "artifacts"),
+    *("run", "show", "watch", "list", "count", "why", "unknown", "stop", "export", "artifacts"),
     *("demo", "dev"),
 ]
 QUESTION = "What was the revenue in 2024?"

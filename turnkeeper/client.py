@@ -57,6 +57,7 @@ from turnkeeper.contract import (
 )
 from turnkeeper.diagnosis import Diagnosis, diagnose
 from turnkeeper.errors import InvalidRequest, StateLost, error_for
+from turnkeeper.export import RunExport, export_run
 from turnkeeper.follow import Step, follow
 from turnkeeper.history import HistoryReader, Transcript, read_transcript
 from turnkeeper.messages import ask, leave
@@ -459,6 +460,28 @@ class AgentClient:
         """
         return await outcomes_of(self.client, await self._describe(id))
 
+    async def export(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        *,
+        run_id: str | None = None,
+    ) -> RunExport:
+        """A run as one document, for audits; see `turnkeeper.export`. Needs no worker.
+
+        `run_id` names one of several runs that had the id, by its last execution; default the last.
+
+        Raises:
+            LookupError: there is no such run.
+            OSError: the server or the artifact store cannot be read now.
+        """
+        described = await self._describe(id, run_id)
+        running = described.status is WorkflowExecutionStatus.RUNNING
+        try:
+            result = None if running else await self._ended(described)
+            return await export_run(self.client, self._artifacts(), described, result)
+        except RPCError as error:
+            raise readable(error, id, self.client) from error
+
     # --- inside ---------------------------------------------------------------------------------
 
     async def _follow(self, run: str) -> AsyncIterator[Step]:
@@ -579,10 +602,10 @@ class AgentClient:
             raise readable(error, closed.id, self.client) from error
         return result
 
-    async def _describe(self, run: str) -> WorkflowExecutionDescription:
+    async def _describe(self, run: str, run_id: str | None = None) -> WorkflowExecutionDescription:
         _not_in_a_workflow()
         try:
-            described = await self.client.get_workflow_handle(run).describe()
+            described = await self.client.get_workflow_handle(run, run_id=run_id).describe()
         except RPCError as error:
             raise readable(error, run, self.client) from error
         if described.workflow_type != WORKFLOW:

@@ -1,0 +1,164 @@
+"""`starter.py export`: runs as files, one each, that stay when Temporal has deleted the runs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
+from turnkeeper.commands.selection import query_of
+from turnkeeper.commands.terminal import say, say_json, tell
+from turnkeeper.errors import TurnkeeperError
+from turnkeeper.text import one_line
+
+if TYPE_CHECKING:
+    from turnkeeper.client import AgentClient
+    from turnkeeper.export import RunExport
+
+_CELL = 300
+_NAME_CHARACTERS = 150
+"""Of an id in a file's name; most file systems allow 255 bytes in all."""
+
+
+@dataclass
+class _Report:
+    """What became of the runs."""
+
+    written: list[dict[str, object]] = field(default_factory=list)
+    kept: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    left_out: bool = False
+    """More runs were chosen than are exported at once."""
+
+    @property
+    def incomplete(self) -> int:
+        return sum(bool(w["missing"]) for w in self.written)
+
+
+async def export(place: Place, options: argparse.Namespace) -> int:
+    """Write each run; exit 1 if one could not be written, or lacks something."""
+    if options.waiting_for:
+        raise Complaint("runs that wait have not ended: name those that you want", USAGE)
+    chosen = query_of(options)
+    if bool(options.id) == bool(chosen):
+        raise Complaint(
+            "name runs, or choose several, not both: export ID, export --agent NAME, "
+            "--where QUERY, ... (see --help)",
+            USAGE,
+        )
+    options.out.mkdir(parents=True, exist_ok=True)
+    report = _Report()
+    async with place.client(to_read=True) as client:
+        if options.id:
+            for run in options.id:
+                await _export(client, run, None, options, report)
+        else:
+            async for run, run_id in _ended(client, chosen, options, report):
+                await _export(client, run, run_id, options, report)
+    return _tell(options, report)
+
+
+async def _ended(
+    client: AgentClient, chosen: str, options: argparse.Namespace, report: _Report
+) -> AsyncIterator[tuple[str, str]]:
+    """The chosen runs that have ended and have no file yet."""
+    query = f"{chosen} AND ExecutionStatus != 'Running'"
+    looked_at = 0
+    try:
+        async for run in client.list_runs(query, limit=options.count + 1):
+            if (looked_at := looked_at + 1) > options.count:
+                report.left_out = True
+            elif run.closed and _is_kept(options.out / _name(run.id, run.run_id), run.closed):
+                report.kept += 1
+            else:
+                yield run.id, run.run_id
+    except ValueError as error:
+        raise Complaint(str(error), USAGE) from error
+
+
+async def _export(
+    client: AgentClient,
+    run: str,
+    run_id: str | None,
+    options: argparse.Namespace,
+    report: _Report,
+) -> None:
+    try:
+        exported = await client.export(run, run_id=run_id)
+    except (LookupError, TurnkeeperError) as error:
+        # Deleted meanwhile, or no run of ours. A server or store that is away ends it all: what is
+        # written stays, and the same command goes on from there.
+        report.failed[run] = one_line(str(error), _CELL)
+        tell(f"not exported: {report.failed[run]}")
+        return
+    path = options.out / _name(run, exported.run_ids[-1])
+    await asyncio.to_thread(_write, path, exported)
+    report.written.append({"id": run, "file": str(path), "missing": exported.missing})
+    if not options.json:
+        say(str(path))
+    for what in exported.missing:
+        tell(f"    it lacks {one_line(what, _CELL)}")
+
+
+def _name(run: str, run_id: str) -> str:
+    """The file of a run: callers choose ids, and may use one again."""
+    name = quote(run, safe="")
+    if len(name) > _NAME_CHARACTERS:
+        name = f"{name[:_NAME_CHARACTERS]}~{sha256(run.encode()).hexdigest()[:16]}"
+    return f"{name}.{run_id}.json"
+
+
+def _write(path: Path, exported: RunExport) -> None:
+    """Whole or not at all, and only for its owner: it holds what was said."""
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(exported.model_dump_json(indent=1).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        if exported.closed is not None:
+            # By which `_is_kept` tells it from one that was written while the run was open.
+            os.utime(draft, (exported.closed.timestamp(),) * 2)
+        Path(draft).replace(path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
+
+
+def _is_kept(path: Path, closed: datetime) -> bool:
+    try:
+        return abs(path.stat().st_mtime - closed.timestamp()) < 0.001
+    except FileNotFoundError:
+        return False
+
+
+def _tell(options: argparse.Namespace, report: _Report) -> int:
+    if options.json:
+        say_json(
+            {
+                "out": str(options.out),
+                "written": report.written,
+                "kept": report.kept,
+                "failed": report.failed,
+            }
+        )
+    counts = {
+        "written": len(report.written),
+        "there already": report.kept,
+        "incomplete": report.incomplete,
+        "not exported": len(report.failed),
+    }
+    told = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
+    tell(f"{told or 'no runs that have ended'} ({options.out})")
+    if report.left_out:
+        tell(f"More runs were chosen than {options.count:,} (--count).")
+    return FAILED if report.failed or report.incomplete or report.left_out else 0
