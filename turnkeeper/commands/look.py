@@ -34,6 +34,8 @@ _AWAY_SECONDS = 60.0
 """That the server may be away."""
 _PATIENCE_SECONDS = 2.0
 """That a worker has to answer in; what the server knows is told then."""
+_LAST_SECONDS = 5.0
+"""Until the last steps of a run that has ended are read."""
 _STEPS = 8
 
 _ENDED = (
@@ -81,14 +83,15 @@ class Look:
     """Once it has ended."""
 
 
-async def looks(client: AgentClient, run_id: str) -> AsyncIterator[Look]:
+async def looks(client: AgentClient, run_id: str, status: RunStatus) -> AsyncIterator[Look]:
     """A look every second until the run has ended, the last one with its result.
+
+    `status` is what the first look knows, until the run has answered.
 
     Raises:
         LookupError: there is no such run.
         ConnectionError: the server is away for more than a minute.
     """
-    status = await client.status(run_id, timeout=_PATIENCE_SECONDS)
     watcher = _Watcher(client, run_id, status)
     try:
         while True:
@@ -223,8 +226,7 @@ class _Watcher:
     async def _end(self) -> Look:
         assert self._reading is not None
         assert self._started is not None
-        # It has read to the end in a moment.
-        await asyncio.wait([self._reading], timeout=EVERY_SECONDS)
+        await asyncio.wait([self._reading], timeout=_LAST_SECONDS)
         return Look(
             id=self._id,
             at=_now(),

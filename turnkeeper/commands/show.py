@@ -27,7 +27,7 @@ async def show(place: Place, options: argparse.Namespace) -> int:
         if options.follow:
             from turnkeeper.client import AgentRunHandle
 
-            await check_followable(place, client, options.id, alone=alone)
+            await followable(place, client, options.id, alone=alone)
             result = await wait(place, client, options.id)
             handle = AgentRunHandle(client, options.id, existed=True)
             return print_result(place, handle, result, as_json=options.json)
@@ -44,14 +44,19 @@ async def show(place: Place, options: argparse.Namespace) -> int:
     return 0
 
 
-async def check_followable(place: Place, client: AgentClient, run: str, *, alone: bool) -> None:
-    """Refuse what is no run of ours, and one that cannot go on: its server runs for us `alone`."""
+async def followable(place: Place, client: AgentClient, run: str, *, alone: bool) -> RunStatus:
+    """The status of a run that may go on, or has ended.
+
+    Raises:
+        Complaint: it cannot go on, since its server runs for this command `alone`.
+    """
     status = await client.status(run, timeout=0.1 if alone else _PATIENCE)
     if alone and status.outcome is None:
         raise Complaint(
             f"run {run} is open, and no server runs that its worker could use: "
             f"`make dev` ({place.command('dev')}) goes on with it"
         )
+    return status
 
 
 def folding(stream: TextIO, *, full: bool) -> int | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import Place, exit_code
 from turnkeeper.commands.run import print_result
-from turnkeeper.commands.show import check_followable
+from turnkeeper.commands.show import followable
 from turnkeeper.commands.terminal import Screen, has_colours, say, say_json, tell, width
 from turnkeeper.text import age, one_line
 
@@ -31,8 +31,8 @@ async def watch(place: Place, options: argparse.Namespace) -> int:
     from turnkeeper.commands.look import looks
 
     async with place.reach(to_read=True) as (client, alone):
-        await check_followable(place, client, options.id, alone=alone)
-        seen = looks(client, options.id)
+        status = await followable(place, client, options.id, alone=alone)
+        seen = looks(client, options.id, status)
         try:
             if options.json:
                 return exit_code((await _objects(seen)).outcome)
