@@ -19,7 +19,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from pydantic import BaseModel
 from temporalio import workflow
@@ -57,7 +57,7 @@ from turnkeeper.contract import (
 )
 from turnkeeper.diagnosis import Diagnosis, diagnose
 from turnkeeper.errors import InvalidRequest, StateLost, error_for
-from turnkeeper.export import RunExport, export_run
+from turnkeeper.export import RunExport, export_run, write_export
 from turnkeeper.follow import Step, follow
 from turnkeeper.history import HistoryReader, Transcript, read_transcript
 from turnkeeper.messages import ask, leave
@@ -474,11 +474,26 @@ class AgentClient:
             LookupError: there is no such run.
             OSError: the server or the artifact store cannot be read now.
         """
-        described = await self._describe(id, run_id)
-        running = described.status is WorkflowExecutionStatus.RUNNING
+        described, result = await self._as_it_ended(id, run_id)
         try:
-            result = None if running else await self._ended(described)
             return await export_run(self.client, self._artifacts(), described, result)
+        except RPCError as error:
+            raise readable(error, id, self.client) from error
+
+    async def export_to(
+        self,
+        file: BinaryIO,
+        id: str,  # noqa: A002 - Temporal's word for it
+        *,
+        run_id: str | None = None,
+    ) -> RunExport:
+        """As `export`, written to `file` as JSON while it is read, for runs of any length.
+
+        Returns it without its entries.
+        """
+        described, result = await self._as_it_ended(id, run_id)
+        try:
+            return await write_export(self.client, self._artifacts(), described, result, file)
         except RPCError as error:
             raise readable(error, id, self.client) from error
 
@@ -601,6 +616,14 @@ class AgentClient:
                 return None
             raise readable(error, closed.id, self.client) from error
         return result
+
+    async def _as_it_ended(
+        self, run: str, run_id: str | None
+    ) -> tuple[WorkflowExecutionDescription, RunResult | None]:
+        """A run, and its result if it is over."""
+        described = await self._describe(run, run_id)
+        running = described.status is WorkflowExecutionStatus.RUNNING
+        return described, None if running else await self._ended(described)
 
     async def _describe(self, run: str, run_id: str | None = None) -> WorkflowExecutionDescription:
         _not_in_a_workflow()

@@ -7,9 +7,10 @@ name them by their ids.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic import BaseModel, Field
@@ -31,18 +32,21 @@ from turnkeeper.contract import (
 )
 from turnkeeper.entries import Entry, check_json
 from turnkeeper.errors import AdmissionError, StateLost
-from turnkeeper.history import read_transcript
+from turnkeeper.history import HistoryReader
 from turnkeeper.outside import agent_of, attribute, unknown_of
 from turnkeeper.spec import Effect
 from turnkeeper.state import RunState
-from turnkeeper.text import one_line
+from turnkeeper.text import arguments_line, one_line
 from turnkeeper.waiting import KINDS
 
-__all__ = ["ExportedCall", "ExportedMessage", "RunExport", "export_run"]
+__all__ = ["ExportedCall", "ExportedMessage", "RunExport", "export_run", "write_export"]
 
 _SAID = 1_000
+_BODY = 8_000
+"""Characters of one message."""
 _MISSING = 20
 """Things that are named one by one."""
+_MORE = "and more events"
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -54,7 +58,8 @@ class ExportedCall(BaseModel):
     call_id: str
     tool: str
     effect: Effect
-    arguments: dict[str, Any]
+    arguments: str
+    """One line, cut: all of them stand in the reply that made the call."""
     key: str
     """The idempotency key: what the target may know the effect by."""
     status: Literal["ok", "error", "invalid", "stop", "failed", "timed_out", "cancelled", "open"]
@@ -75,6 +80,7 @@ class ExportedMessage(BaseModel):
     """Such as `stop` or `resolve`."""
     how: Literal["update", "signal"]
     body: Any = None
+    """As it was sent, or one line if it is large."""
 
 
 class RunExport(BaseModel):
@@ -98,14 +104,14 @@ class RunExport(BaseModel):
     """What it was started with; None if that was no request, or is not kept any more."""
     result: RunResult | None = None
     """Outcome, answer, usage; None while it is open."""
-    entries: list[Entry] = Field(default_factory=list)
-    """All that was said."""
     calls: list[ExportedCall] = Field(default_factory=list)
     unknown: list[UnknownCall] = Field(default_factory=list)
     """The last calls whose outcome was, or is, unknown, and who settled them."""
     decisions: dict[str, list[Any]] = Field(default_factory=dict)
     """What people were asked and how they decided, as the run published it, by kind."""
     messages: list[ExportedMessage] = Field(default_factory=list)
+    entries: list[Entry] = Field(default_factory=list)
+    """All that was said."""
     missing: list[str] = Field(default_factory=list)
     """What could not be had, and why: the first of it."""
 
@@ -123,16 +129,55 @@ async def export_run(
     Raises:
         RPCError, OSError: the server or the store cannot be reached.
     """
+    exported = await _without_entries(client, described, result)
+    exported.entries = [e async for e in _entries(client, store, described, exported.missing)]
+    return exported
+
+
+async def write_export(
+    client: Client,
+    store: ArtifactStore,
+    described: WorkflowExecutionDescription,
+    result: RunResult | None,
+    file: BinaryIO,
+) -> RunExport:
+    """As `export_run`, written as JSON while it is read: what was said is never in memory as a
+    whole, nor in what is returned.
+    """
+    exported = await _without_entries(client, described, result)
+    head = exported.model_dump_json(exclude={"entries", "missing"})
+    file.write(head.removesuffix("}").encode() + b',\n"entries":[')
+    between = b"\n"
+    async for entry in _entries(client, store, described, exported.missing):
+        file.write(between + entry.model_dump_json().encode())
+        between = b",\n"
+    file.write(b'\n],\n"missing":' + json.dumps(exported.missing).encode() + b"}\n")
+    return exported
+
+
+async def _entries(
+    client: Client,
+    store: ArtifactStore,
+    described: WorkflowExecutionDescription,
+    missing: list[str],
+) -> AsyncIterator[Entry]:
+    """What was said, as far as it can be read."""
+    count = 0
+    try:
+        async for entry in HistoryReader(client, store, described.id, described.run_id).said():
+            yield entry
+            count += 1
+    except (StateLost, ValueError) as error:
+        missing.append(f"the transcript after entry {count}: {one_line(str(error), _SAID)}")
+
+
+async def _without_entries(
+    client: Client, described: WorkflowExecutionDescription, result: RunResult | None
+) -> RunExport:
     executions, first, missing = await _executions(client, described)
     reader = _Reader(client, missing)
     for run_id in executions:
         await reader.read(described.id, run_id)
-    entries: list[Entry] = []
-    try:
-        said = await read_transcript(client, store, described.id, described.run_id)
-        entries = said.entries
-    except (StateLost, ValueError) as error:
-        missing.append(f"the transcript: {one_line(str(error), _SAID)}")
     published = await unknown_of(described)
     status = described.status or WorkflowExecutionStatus.RUNNING
     return RunExport(
@@ -149,12 +194,11 @@ async def export_run(
         closed=described.close_time,
         request=reader.request,
         result=result,
-        entries=entries,
         calls=reader.calls,
         unknown=result.unknown if result and result.unknown else published,
         decisions=await _decisions(described),
         messages=reader.messages,
-        missing=missing if len(missing) <= _MISSING else [*missing[:_MISSING], "and more"],
+        missing=missing,
     )
 
 
@@ -218,7 +262,10 @@ class _Reader:
                 await self._take(event)
             except ValueError as error:
                 what = f"event {event.event_id} of {run_id}: {one_line(str(error), _SAID)}"
-                self._missing.append(what)
+                if len(self._missing) < _MISSING:
+                    self._missing.append(what)
+                elif self._missing[-1] != _MORE:
+                    self._missing.append(_MORE)
 
     async def _take(self, event: HistoryEvent) -> None:
         kind = event.event_type
@@ -264,7 +311,7 @@ class _Reader:
             call_id=asked.call_id,
             tool=asked.tool,
             effect=asked.effect,
-            arguments=asked.arguments,
+            arguments=arguments_line(asked.arguments, _SAID),
             key=asked.key,
             status="open",
             scheduled=_time(event.event_time),
@@ -329,12 +376,13 @@ _FAILED: dict[int, Literal["failed", "timed_out", "cancelled"]] = {
 
 
 def _plain(value: Any) -> Any:
-    """What any program may have sent, as JSON that can be written."""
+    """What any program may have sent, as JSON that can be written; cut if it is large."""
     try:
         check_json(value)
     except AdmissionError:
         return one_line(repr(value), _SAID)
-    return value
+    text = json.dumps(value, ensure_ascii=False)
+    return value if len(text) <= _BODY else one_line(text, _BODY)
 
 
 def _time(moment: Timestamp) -> datetime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from tests.rig import Rig, RigFactory, until
 from turnkeeper import RetryTool, ToolFailed, errors, tool
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.client import AgentClient
+from turnkeeper.commands.export import _draft, _keep
 from turnkeeper.export import ExportedCall, ExportedMessage, RunExport
 from turnkeeper.spec import HistoryPolicy
 from turnkeeper.testing import call, reply, text
@@ -88,7 +90,7 @@ async def test_everything_of_a_run(rig: RigFactory) -> None:
     assert [e.kind for e in found.entries] == ["message", "reply", "result", "result", "reply"]
     paid, looked = found.calls
     assert (paid.tool, paid.effect, paid.status, paid.attempts) == ("pay", "idempotent", "ok", 2)
-    assert (paid.turn, paid.call_id, paid.arguments) == (1, "c1", {"amount": 5})
+    assert (paid.turn, paid.call_id, paid.arguments) == (1, "c1", "amount=5")
     assert re.fullmatch("[0-9a-f]{32}", paid.key)
     assert paid.ended is not None
     assert found.started < paid.scheduled < paid.ended < found.closed
@@ -130,11 +132,16 @@ async def test_a_long_run_is_one_run(rig: RigFactory) -> None:
         found = await r.agents.export(run.id)
         whole = await r.transcript(run.id)
     assert len(found.run_ids) > 1
-    assert [c.arguments["number"] for c in found.calls] == list(range(8))
+    assert [c.arguments for c in found.calls] == [f"number={n}" for n in range(8)]
     assert len({c.key for c in found.calls}) == 8
     assert found.entries == whole.entries
     assert found.request is not None
     assert found.request.prompt.endswith("far far ")
+    written = io.BytesIO()
+    head = await r.agents.export_to(written, run.id)
+    assert head.entries == []
+    read = RunExport.model_validate_json(written.getvalue())
+    assert read.model_copy(update={"exported": found.exported}) == found
 
 
 async def test_an_open_run_as_it_stands(rig: RigFactory) -> None:
@@ -159,8 +166,16 @@ async def test_a_run_that_never_was_one(client: Client, rig: RigFactory) -> None
     assert found.missing[0].startswith("event 1 of ")
 
 
-async def test_a_transcript_that_is_lost_is_said(rig: RigFactory, shell: Shell) -> None:
-    """All else is exported, and the exit code is 1; a store that is away is an error instead."""
+def spoil_last_segment(store: Path) -> None:
+    """Change what was sealed last."""
+    sealed = [path for path in store.rglob("*") if re.fullmatch("[0-9a-f]{64}", path.name)]
+    max(sealed, key=lambda path: path.stat().st_mtime_ns).write_bytes(b"{}")
+
+
+async def test_a_transcript_that_is_lost_is_said(
+    rig: RigFactory, shell: Shell, tmp_path: Path
+) -> None:
+    """With what could be read of it, and all else; the exit code is 1."""
 
     @tool(effect="read", timeout=10)
     async def step(number: int) -> str:
@@ -171,17 +186,16 @@ async def test_a_transcript_that_is_lost_is_said(rig: RigFactory, shell: Shell) 
     async with rig(replies, tools=[step], history=HistoryPolicy(events=25)) as r:
         run = await r.start()
         await run.result()
-        for holding in [h async for h in r.store.holdings() if h.owner == run.id]:
-            await r.store.remove(holding.key, before=float("inf"))
+        spoil_last_segment(tmp_path / "artifacts")
         found = await r.agents.export(run.id)
     assert len(found.calls) == 6
     assert found.entries == []
-    assert found.missing[0].startswith("the transcript: ")
-    folder = Path(shell.place[-1]) / "out"
-    done = await shell.starter("export", run.id, "--out", str(folder))
+    assert found.missing[0].startswith("the transcript after entry 0: ")
+    done = await shell.starter("export", run.id, "--out", str(tmp_path / "out"))
     assert done.returncode == 1
-    assert "it lacks the transcript: " in done.stderr
+    assert "it lacks the transcript after entry 0: " in done.stderr
     assert "1 written, 1 incomplete" in done.stderr
+    assert exported(tmp_path / "out")[0]["missing"] == found.missing
 
 
 def test_every_field_is_documented() -> None:
@@ -278,23 +292,19 @@ async def test_odd_ids_stay_in_the_folder(client: Client, shell: Shell, tmp_path
     assert names(tmp_path) <= {"audit", "artifacts"}
 
 
-async def test_a_draft_that_cannot_be_finished_leaves_nothing(
-    rig: RigFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_draft_that_cannot_be_finished_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk is an error, and no half a file."""
-    from turnkeeper.commands.export import _write
-
-    async with rig([text("Hello.")]) as r:
-        await r.run()
-        found = await r.agents.export(r.ids[-1])
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        _write(tmp_path / "run.json", found)
-    assert not names(tmp_path) - {"artifacts"}
+    with pytest.raises(OSError, match="No space left"), _draft(tmp_path) as file:
+        file.write(b"{")
+        _keep(file, tmp_path / "run.json", None)
+    assert names(tmp_path) == set()
 
 
 @pytest.mark.parametrize(

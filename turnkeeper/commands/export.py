@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
+import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
@@ -22,7 +22,6 @@ from turnkeeper.text import one_line
 
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient
-    from turnkeeper.export import RunExport
 
 _CELL = 300
 _NAME_CHARACTERS = 150
@@ -93,15 +92,16 @@ async def _export(
     report: _Report,
 ) -> None:
     try:
-        exported = await client.export(run, run_id=run_id)
+        with _draft(options.out) as file:
+            exported = await client.export_to(file, run, run_id=run_id)
+            path = options.out / _name(run, exported.run_ids[-1])
+            _keep(file, path, exported.closed)
     except (LookupError, TurnkeeperError) as error:
         # Deleted meanwhile, or no run of ours. A server or store that is away ends it all: what is
         # written stays, and the same command goes on from there.
         report.failed[run] = one_line(str(error), _CELL)
         tell(f"not exported: {report.failed[run]}")
         return
-    path = options.out / _name(run, exported.run_ids[-1])
-    await asyncio.to_thread(_write, path, exported)
     report.written.append({"id": run, "file": str(path), "missing": exported.missing})
     if not options.json:
         say(str(path))
@@ -117,21 +117,23 @@ def _name(run: str, run_id: str) -> str:
     return f"{name}.{run_id}.json"
 
 
-def _write(path: Path, exported: RunExport) -> None:
-    """Whole or not at all, and only for its owner: it holds what was said."""
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(exported.model_dump_json(indent=1).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        if exported.closed is not None:
-            # By which `_is_kept` tells it from one that was written while the run was open.
-            os.utime(draft, (exported.closed.timestamp(),) * 2)
-        Path(draft).replace(path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
+@contextlib.contextmanager
+def _draft(folder: Path) -> Iterator[Any]:
+    """A file, for its owner alone, that is gone again unless it is kept: never half an export."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=".part", delete=False) as file:
+        try:
+            yield file
+        finally:
+            Path(file.name).unlink(missing_ok=True)
+
+
+def _keep(file: Any, path: Path, closed: datetime | None) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+    if closed is not None:
+        # By which `_is_kept` tells it from one that was written while the run was open.
+        os.utime(file.name, (closed.timestamp(),) * 2)
+    Path(file.name).replace(path)
 
 
 def _is_kept(path: Path, closed: datetime) -> bool:
