@@ -222,7 +222,7 @@ async def _executions(
                 before = begun.continued_execution_run_id
                 break
         except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
+            if error.status is not RPCStatusCode.NOT_FOUND or not found:
                 raise
             gone = "the calls and messages of its first executions, which Temporal has deleted"
             return found[::-1], started, [gone]

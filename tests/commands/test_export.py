@@ -187,15 +187,27 @@ async def test_a_transcript_that_is_lost_is_said(
         run = await r.start()
         await run.result()
         spoil_last_segment(tmp_path / "artifacts")
+
+        async def listed() -> bool:
+            query = f"TaskQueue = '{r.task_queue}' AND ExecutionStatus = 'Completed'"
+            return await r.agents.count_runs(query) == 1
+
+        await until(listed)
         found = await r.agents.export(run.id)
     assert len(found.calls) == 6
     assert found.entries == []
     assert found.missing[0].startswith("the transcript after entry 0: ")
-    done = await shell.starter("export", run.id, "--out", str(tmp_path / "out"))
+    chosen = ("--where", f"TaskQueue = '{r.task_queue}'")
+    done = await shell.starter("export", *chosen, "--out", str(tmp_path / "out"))
     assert done.returncode == 1
     assert "it lacks the transcript after entry 0: " in done.stderr
     assert "1 written, 1 incomplete" in done.stderr
     assert exported(tmp_path / "out")[0]["missing"] == found.missing
+    (name,) = names(tmp_path / "out")
+    assert name.endswith(".incomplete.json")
+    again = await shell.starter("export", *chosen, "--out", str(tmp_path / "out"))
+    assert (again.returncode, again.stdout) == (1, "")
+    assert "1 there already, 1 incomplete" in again.stderr
 
 
 def test_every_field_is_documented() -> None:
@@ -301,9 +313,14 @@ def test_a_draft_that_cannot_be_finished_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"), _draft(tmp_path) as file:
-        file.write(b"{")
-        _keep(file, tmp_path / "run.json", None)
+
+    def write() -> None:
+        with _draft(tmp_path) as file:
+            file.write(b"{")
+            _keep(file, tmp_path / "run.json", None)
+
+    with pytest.raises(OSError, match="No space left"):
+        write()
     assert names(tmp_path) == set()
 
 

@@ -21,9 +21,10 @@ from turnkeeper.errors import TurnkeeperError
 from turnkeeper.text import one_line
 
 if TYPE_CHECKING:
-    from turnkeeper.client import AgentClient
+    from turnkeeper.client import AgentClient, RunSummary
 
 _CELL = 300
+_WHOLE, _INCOMPLETE = ".json", ".incomplete.json"
 _NAME_CHARACTERS = 150
 """Of an id in a file's name; most file systems allow 255 bytes in all."""
 
@@ -34,13 +35,11 @@ class _Report:
 
     written: list[dict[str, object]] = field(default_factory=list)
     kept: int = 0
+    incomplete: int = 0
+    """Of both."""
     failed: dict[str, str] = field(default_factory=dict)
     left_out: bool = False
     """More runs were chosen than are exported at once."""
-
-    @property
-    def incomplete(self) -> int:
-        return sum(bool(w["missing"]) for w in self.written)
 
 
 async def export(place: Place, options: argparse.Namespace) -> int:
@@ -76,8 +75,9 @@ async def _ended(
         async for run in client.list_runs(query, limit=options.count + 1):
             if (looked_at := looked_at + 1) > options.count:
                 report.left_out = True
-            elif run.closed and _is_kept(options.out / _name(run.id, run.run_id), run.closed):
+            elif file := _kept(options.out, run):
                 report.kept += 1
+                report.incomplete += file.name.endswith(_INCOMPLETE)
             else:
                 yield run.id, run.run_id
     except ValueError as error:
@@ -94,7 +94,8 @@ async def _export(
     try:
         with _draft(options.out) as file:
             exported = await client.export_to(file, run, run_id=run_id)
-            path = options.out / _name(run, exported.run_ids[-1])
+            name = _name(run, exported.run_ids[-1])
+            path = options.out / f"{name}{_INCOMPLETE if exported.missing else _WHOLE}"
             _keep(file, path, exported.closed)
     except (LookupError, TurnkeeperError) as error:
         # Deleted meanwhile, or no run of ours. A server or store that is away ends it all: what is
@@ -105,16 +106,17 @@ async def _export(
     report.written.append({"id": run, "file": str(path), "missing": exported.missing})
     if not options.json:
         say(str(path))
+    report.incomplete += bool(exported.missing)
     for what in exported.missing:
         tell(f"    it lacks {one_line(what, _CELL)}")
 
 
 def _name(run: str, run_id: str) -> str:
-    """The file of a run: callers choose ids, and may use one again."""
+    """Of the file of a run: callers choose ids, and may use one again."""
     name = quote(run, safe="")
     if len(name) > _NAME_CHARACTERS:
         name = f"{name[:_NAME_CHARACTERS]}~{sha256(run.encode()).hexdigest()[:16]}"
-    return f"{name}.{run_id}.json"
+    return f"{name}.{run_id}"
 
 
 @contextlib.contextmanager
@@ -131,16 +133,21 @@ def _keep(file: Any, path: Path, closed: datetime | None) -> None:
     file.flush()
     os.fsync(file.fileno())
     if closed is not None:
-        # By which `_is_kept` tells it from one that was written while the run was open.
+        # By which `_kept` tells it from one that was written while the run was open.
         os.utime(file.name, (closed.timestamp(),) * 2)
     Path(file.name).replace(path)
 
 
-def _is_kept(path: Path, closed: datetime) -> bool:
-    try:
-        return abs(path.stat().st_mtime - closed.timestamp()) < 0.001
-    except FileNotFoundError:
-        return False
+def _kept(folder: Path, run: RunSummary) -> Path | None:
+    """The file that was written after the run had ended. One that is incomplete is not written
+    again: as time goes by Temporal has less of the run, not more."""
+    for suffix in (_WHOLE, _INCOMPLETE):
+        path = folder / f"{_name(run.id, run.run_id)}{suffix}"
+        with contextlib.suppress(FileNotFoundError):
+            written = path.stat().st_mtime
+            if run.closed and abs(written - run.closed.timestamp()) < 0.001:
+                return path
+    return None
 
 
 def _tell(options: argparse.Namespace, report: _Report) -> int:
