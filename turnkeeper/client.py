@@ -65,7 +65,7 @@ from turnkeeper.outside import (
     RunSummary,
     UnknownOutcome,
     agent_of,
-    awaited_of,
+    waits_of,
     earlier_request,
     has_attribute,
     outcomes_of,
@@ -534,7 +534,7 @@ class AgentClient:
         async for execution in self._executions(query, narrowed, limit=_LOOKED_AT + 1):
             if (looked_at := looked_at + 1) > _LOOKED_AT:
                 raise ValueError(f"more than {_LOOKED_AT:,} runs may wait: narrow the query down")
-            awaited = await awaited_of(execution)
+            awaited = await waits_of(execution)
             if waiting_for in awaited or (waiting_for == PERSON and awaited):
                 yield execution
                 if (found := found + 1) == limit:

@@ -62,8 +62,9 @@ class ExportedCall(BaseModel):
     """One line, cut: all of them stand in the reply that made the call."""
     key: str
     """The idempotency key: what the target may know the effect by."""
-    status: Literal["ok", "error", "invalid", "stop", "failed", "timed_out", "cancelled", "open"]
-    """As the tool answered; or how the last attempt ended. `open`: it was not over."""
+    status: str
+    """As the tool answered (`ok`, `error`, ...), or how the last attempt ended: `failed`,
+    `timed_out`, `cancelled`. `open`: it was not over."""
     attempts: int = 0
     failure: str | None = None
     artifact: str | None = None
@@ -368,7 +369,7 @@ class _Reader:
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-_FAILED: dict[int, Literal["failed", "timed_out", "cancelled"]] = {
+_FAILED = {
     EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: "failed",
     EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: "timed_out",
     EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: "cancelled",

@@ -52,7 +52,6 @@ __all__ = [
     "agent_of",
     "attempt_words",
     "attribute",
-    "awaited_of",
     "earlier_request",
     "has_attribute",
     "outcomes_of",
@@ -63,6 +62,7 @@ __all__ = [
     "status_of_ended",
     "summary_of",
     "unknown_of",
+    "waits_of",
 ]
 
 
@@ -250,7 +250,7 @@ async def summary_of(
         ended = await result_of(execution)
         if ended is not None:
             outcome, turns, tokens = ended.outcome, ended.turns, ended.usage.total
-    waiting = await awaited_of(execution)
+    waiting = await waits_of(execution)
     if waiting:
         # Search attributes tell them at the end alone; they stand still while a run waits.
         turns = await _published_count(execution, "turns") or turns
@@ -270,7 +270,7 @@ async def summary_of(
     )
 
 
-async def awaited_of(execution: WorkflowExecution) -> dict[str, str]:
+async def waits_of(execution: WorkflowExecution) -> dict[str, str]:
     """What a run waits for a person to do: in words, by the names of `turnkeeper.waiting.KINDS`.
 
     Nothing once it has ended: one that was terminated could not say so itself.

@@ -102,7 +102,7 @@ def waiting_for(state: RunState) -> str:
 
 def person_awaited(waiting: Sequence[Call | UnknownCall]) -> str:
     """What a run with waiting calls waits for, in words."""
-    return in_words("outcome", [(c.tool, c.call_id) for c in waiting])
+    return in_words("outcome", [{"tool": c.tool, "call_id": c.call_id} for c in waiting])
 
 
 def settling(run_id: str, call_id: str, *, landed: bool) -> str:

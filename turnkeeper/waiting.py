@@ -21,24 +21,38 @@ class Kind(NamedTuple):
     """One thing that people are asked for."""
 
     memo: str
-    """The field of the memo: a list of objects, each with a `status` that is `waiting` until
-    somebody has answered, a `tool` and a `call_id` or `id`."""
+    """The field of the memo: one object, or a list of them. One whose `status` is not `waiting` has
+    been answered; one without a status waits."""
     words: str
-    """What is waited for; `{calls}` stands for those that wait."""
+    """What is waited for; `{things}` stands for those that wait."""
+    thing: str = "{tool} (call {call_id})"
+    """How each is named, by its fields."""
+    only: Mapping[str, str] = {}
+    """Fields that it has, where a memo holds several kinds."""
 
 
 KINDS: dict[str, Kind] = {
-    "outcome": Kind("unknown", "a person to say whether {calls} took effect"),
-    "approval": Kind("approvals", "a person to approve or deny {calls}"),
+    "outcome": Kind("unknown", "a person to say whether {things} took effect"),
+    "approval": Kind("approvals", "a person to allow {things}", "{tool} (approval {id})"),
 }
 
 
-def in_words(kind: str, calls: Sequence[tuple[str, str]]) -> str:
-    """What a run waits for: `calls` are the tools' names and the calls' ids."""
-    told = [f"{one_line(tool, 64)} (call {one_line(call, 64)})" for tool, call in calls[:_NAMED]]
-    more = len(calls) - len(told)
-    named = ", ".join(told) + (f" and {more:,} more" if more else "")
-    return KINDS[kind].words.format(calls=named)
+class _Fields(dict[str, str]):
+    """Of a thing, on one line each; those that it lacks are empty."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
+def in_words(kind: str, things: Sequence[Mapping[str, Any]]) -> str:
+    """What a run waits for, where these wait."""
+    shown = [
+        _Fields({name: one_line(str(value), 64) for name, value in thing.items()})
+        for thing in things[:_NAMED]
+    ]
+    named = ", ".join(KINDS[kind].thing.format_map(fields) for fields in shown)
+    more = len(things) - len(shown)
+    return KINDS[kind].words.format(things=named + (f" and {more:,} more" if more else ""))
 
 
 def awaited(memo: Mapping[str, Any]) -> dict[str, str]:
@@ -46,11 +60,13 @@ def awaited(memo: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, kind in KINDS.items():
         published = memo.get(kind.memo)
-        calls = [
-            (str(thing.get("tool", "")), str(thing.get("call_id", thing.get("id", ""))))
-            for thing in (published if isinstance(published, list) else [])
-            if isinstance(thing, dict) and thing.get("status") == "waiting"
-        ]
-        if calls:
-            found[name] = in_words(name, calls)
+        listed = published if isinstance(published, list) else [published]
+        things = [t for t in listed if isinstance(t, dict) and _waits(t, kind)]
+        if things:
+            found[name] = in_words(name, things)
     return found
+
+
+def _waits(thing: Mapping[str, Any], kind: Kind) -> bool:
+    open_ = thing.get("status", "waiting") == "waiting"
+    return open_ and all(thing.get(name) == value for name, value in kind.only.items())

@@ -79,7 +79,7 @@ async def test_runs_are_found_by_what_they_wait_for(rig: RigFactory, shell: Shel
             shown = await shell.starter("stop", *chosen, "outcome")
             assert [line.split()[0] for line in shown.stdout.splitlines()[1::2]] == [run.id]
             table = await shell.starter("list", chosen[1], *chosen[2:], "approval")
-            assert "    waiting for a person to approve or deny refund (call a1)" in table.stdout
+            assert "    waiting for a person to allow refund (approval a1)" in table.stdout
             one = await shell.starter("list", chosen[1], *chosen[2:], "person", "--count", "1")
             assert len(one.stdout.splitlines()) == 3
         # A run that was terminated says for ever that it waits.

@@ -25,7 +25,7 @@ from turnkeeper.connection import readable
 from turnkeeper.contract import CallStatus, ExecuteInput, RunResult, RunStatus
 from turnkeeper.diagnosis import Diagnosis, Finding, diagnose
 from turnkeeper.follow import Step, follow_events
-from turnkeeper.outside import activity_words, attempt_words, awaited_of
+from turnkeeper.outside import activity_words, attempt_words, waits_of
 
 EVERY_SECONDS = 1.0
 _AGAIN_SECONDS = 10.0
@@ -217,7 +217,7 @@ class _Watcher:
             status=self._status,
             started=self._started,
             work=self._work(described.raw_description.pending_activities),
-            waits=list(await awaited_of(described)),
+            waits=list(await waits_of(described)),
             workers=list(found.workers) if found else (),
             problems=[f for f in found.findings if f.mend] if found else (),
             steps=list(self._steps),
