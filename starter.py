@@ -102,12 +102,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_run(commands)
     _add_show(commands)
+    _add_watch(commands)
     _add_list(commands)
     _add_count(commands)
     _add_why(commands)
     _add_approvals(commands)
     _add_unknown(commands)
     _add_stop(commands)
+    _add_export(commands)
     _add_artifacts(commands)
     _add_demo(commands)
     _add_dev(commands)
@@ -149,6 +151,12 @@ def _add_show(commands: Any) -> None:
         "--full", action="store_true", help="long results whole, as in a pipe and with --json"
     )
     _add_json(parser)
+
+
+def _add_watch(commands: Any) -> None:
+    parser = _add(commands, "watch", "watch:watch", "Watch one run until it ends.")
+    parser.add_argument("id", metavar="ID", help="the run's id")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per change")
 
 
 def _add_list(commands: Any) -> None:
@@ -251,6 +259,25 @@ def _add_stop(commands: Any) -> None:
     )
     parser.add_argument("--reason", default="", help="why, for those who look at it later")
     parser.add_argument("--actor", metavar="NAME", help="who asks (default: you)")
+    _add_json(parser)
+
+
+def _add_export(commands: Any) -> None:
+    parser = _add(
+        commands,
+        "export",
+        "export:export",
+        "Write runs to files, one each, for audits: those that are named, or have ended and are "
+        "chosen. Files that are there already are kept.",
+    )
+    parser.add_argument("id", nargs="*", metavar="ID", help="a run's id")
+    add_selection(parser)
+    parser.add_argument(
+        "--out", type=Path, default=Path("exports"), metavar="DIR", help="default: exports"
+    )
+    parser.add_argument(
+        "--count", type=_positive, default=10_000, metavar="N", help="at most so many (10000)"
+    )
     _add_json(parser)
 
 

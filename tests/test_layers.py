@@ -21,6 +21,7 @@ DOES_IO = {
     "connection",
     "converter",
     "diagnosis",
+    "export",
     "follow",
     "history",
     "ledger",

@@ -27,7 +27,8 @@ from turnkeeper.testing.stack import living_dev
 ROOT = Path(__file__).resolve().parent.parent
 NOWHERE = ["--address", "127.0.0.1:1"]
 COMMANDS = [
-    *("run", "show", "list", "count", "why", "unknown", "stop", "artifacts", "demo", "dev"),
+    *("run", "show", "watch", "list", "count", "why", "unknown", "stop", "export", "artifacts"),
+    *("demo", "dev"),
 ]
 QUESTION = "What was the revenue in 2024?"
 """Costs one search, which the fixture makes slow enough to interrupt."""

@@ -19,7 +19,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from pydantic import BaseModel
 from temporalio import workflow
@@ -61,6 +61,7 @@ from turnkeeper.contract import (
 )
 from turnkeeper.diagnosis import Diagnosis, diagnose
 from turnkeeper.errors import InvalidRequest, StateLost, error_for
+from turnkeeper.export import RunExport, export_run, write_export
 from turnkeeper.follow import Step, follow
 from turnkeeper.history import HistoryReader, Transcript, read_transcript
 from turnkeeper.messages import ask, leave
@@ -79,9 +80,11 @@ from turnkeeper.outside import (
     status_of_ended,
     summary_of,
     unknown_of,
+    waits_of,
 )
 from turnkeeper.spec import Limits
 from turnkeeper.text import one_line
+from turnkeeper.waiting import KINDS, PERSON
 
 __all__ = [
     "DEFAULT_ADDRESS",
@@ -102,6 +105,9 @@ _WORKER_PATIENCE = 5.0
 
 # Not those executions of long runs that went on in another one.
 _OURS = f"WorkflowType = '{WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
+
+_LOOKED_AT = 10_000
+"""Runs whose memos are read for one list."""
 
 Stopped = Literal["stopping", "queued", "ended"]
 Resolved = Literal["resolved", "queued", "ended"]
@@ -465,28 +471,37 @@ class AgentClient:
         _not_in_a_workflow()
         return self._follow(id)
 
-    async def list_runs(self, query: str = "", *, limit: int = 100) -> AsyncIterator[RunSummary]:
+    async def list_runs(
+        self, query: str = "", *, waiting_for: str | None = None, limit: int = 100
+    ) -> AsyncIterator[RunSummary]:
         """Runs, open ones first, then the last to close.
 
         `query` is one of Temporal's, such as `TurnkeeperTenant = 'acme'` or `StartTime > '...'`.
+        `waiting_for`: only runs that wait for that: `person`, or a name in `waiting.KINDS`.
         Namespaces without our search attributes are served too, with a few more calls per run.
 
         Raises:
             ConnectionError: the server cannot be reached.
-            ValueError: the server does not understand the query.
+            ValueError: the server does not understand the query, or too many runs wait.
         """
         _not_in_a_workflow()
-        async for execution in self._executions(query, limit=limit):
+        if waiting_for is None:
+            found = self._executions(query, limit=limit)
+        else:
+            found = self._waiting(query, waiting_for, limit=limit)
+        async for execution in found:
             yield await summary_of(self.client, execution, self._ended)
 
-    async def count_runs(self, query: str = "") -> int:
+    async def count_runs(self, query: str = "", *, waiting_for: str | None = None) -> int:
         """How many runs a query finds; see `list_runs`.
 
         Raises:
             ConnectionError: the server cannot be reached.
-            ValueError: the server does not understand the query.
+            ValueError: the server does not understand the query, or too many runs wait.
         """
         _not_in_a_workflow()
+        if waiting_for is not None:
+            return sum([1 async for _ in self._waiting(query, waiting_for, limit=_LOOKED_AT)])
         try:
             counted = await self.client.count_workflows(_all_of(query))
         except RPCError as error:
@@ -534,6 +549,43 @@ class AgentClient:
         """
         return await outcomes_of(self.client, await self._describe(id))
 
+    async def export(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        *,
+        run_id: str | None = None,
+    ) -> RunExport:
+        """A run as one document, for audits; see `turnkeeper.export`. Needs no worker.
+
+        `run_id` names one of several runs that had the id, by its last execution; default the last.
+
+        Raises:
+            LookupError: there is no such run.
+            OSError: the server or the artifact store cannot be read now.
+        """
+        described, result = await self._as_it_ended(id, run_id)
+        try:
+            return await export_run(self.client, self._artifacts(), described, result)
+        except RPCError as error:
+            raise readable(error, id, self.client) from error
+
+    async def export_to(
+        self,
+        file: BinaryIO,
+        id: str,  # noqa: A002 - Temporal's word for it
+        *,
+        run_id: str | None = None,
+    ) -> RunExport:
+        """As `export`, written to `file` as JSON while it is read, for runs of any length.
+
+        Returns it without its entries.
+        """
+        described, result = await self._as_it_ended(id, run_id)
+        try:
+            return await write_export(self.client, self._artifacts(), described, result, file)
+        except RPCError as error:
+            raise readable(error, id, self.client) from error
+
     # --- inside ---------------------------------------------------------------------------------
 
     async def _follow(self, run: str) -> AsyncIterator[Step]:
@@ -550,6 +602,32 @@ class AgentClient:
                 yield execution
         except RPCError as error:
             raise self._unanswered(error) from error
+
+    async def _waiting(
+        self, query: str, waiting_for: str, *, limit: int
+    ) -> AsyncIterator[WorkflowExecution]:
+        """Open runs that wait for a person, all or for one kind of thing.
+
+        Raises:
+            ValueError: there is no such kind, or more runs wait than are looked at.
+        """
+        if waiting_for not in (PERSON, *KINDS):
+            raise ValueError(f"runs wait for {', '.join((PERSON, *KINDS))}, not {waiting_for!r}")
+        narrowed = "ExecutionStatus = 'Running'"
+        try:
+            if await has_attribute(self.client, "TurnkeeperStatus"):
+                narrowed += " AND TurnkeeperStatus = 'waiting'"
+        except RPCError as error:
+            raise readable(error, "", self.client) from error
+        looked_at = found = 0
+        async for execution in self._executions(query, narrowed, limit=_LOOKED_AT + 1):
+            if (looked_at := looked_at + 1) > _LOOKED_AT:
+                raise ValueError(f"more than {_LOOKED_AT:,} runs may wait: narrow the query down")
+            awaited = await waits_of(execution)
+            if waiting_for in awaited or (waiting_for == PERSON and awaited):
+                yield execution
+                if (found := found + 1) == limit:
+                    return
 
     async def _check_same(self, run: str, request: RunRequest) -> None:
         """Refuse the id of a run with another request: its answer is to another question."""
@@ -582,14 +660,23 @@ class AgentClient:
             raise readable(error, run, self.client) from error
 
     async def _status_by_history(self, described: WorkflowExecutionDescription) -> RunStatus:
-        agent, unknown, asked, transcript, limits = await asyncio.gather(
+        agent, unknown, asked, waits, transcript, limits = await asyncio.gather(
             agent_of(self.client, described),
             unknown_of(described),
             approvals_of(described),
+            waits_of(described),
             self.transcript(described.id),
             self._limits(described.id, described.run_id),
         )
-        return status_by_history(agent, described, transcript, limits, unknown=unknown, asked=asked)
+        return status_by_history(
+            agent,
+            described,
+            transcript,
+            limits,
+            unknown=unknown,
+            asked=asked,
+            waits=waits,
+        )
 
     def _unanswered(self, error: RPCError) -> Exception:
         """What a query that the server did not answer raises."""
@@ -629,10 +716,18 @@ class AgentClient:
             raise readable(error, closed.id, self.client) from error
         return result
 
-    async def _describe(self, run: str) -> WorkflowExecutionDescription:
+    async def _as_it_ended(
+        self, run: str, run_id: str | None
+    ) -> tuple[WorkflowExecutionDescription, RunResult | None]:
+        """A run, and its result if it is over."""
+        described = await self._describe(run, run_id)
+        running = described.status is WorkflowExecutionStatus.RUNNING
+        return described, None if running else await self._ended(described)
+
+    async def _describe(self, run: str, run_id: str | None = None) -> WorkflowExecutionDescription:
         _not_in_a_workflow()
         try:
-            described = await self.client.get_workflow_handle(run).describe()
+            described = await self.client.get_workflow_handle(run, run_id=run_id).describe()
         except RPCError as error:
             raise readable(error, run, self.client) from error
         if described.workflow_type != WORKFLOW:

@@ -23,8 +23,7 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from temporalio.service import RPCError
 
 from turnkeeper.contract import ApprovalAsked, UnknownCall
-from turnkeeper.outside import activity_words, approvals_of, unknown_of
-from turnkeeper.render import people_awaited
+from turnkeeper.outside import activity_words, approvals_of, unknown_of, waits_of
 from turnkeeper.text import age, one_line
 
 __all__ = ["Diagnosis", "Finding", "diagnose"]
@@ -74,17 +73,17 @@ async def diagnose(client: Client, described: WorkflowExecutionDescription) -> D
     pollers = await _pollers(client, queue)
     living = sorted(name for name, last in pollers.items() if _since(last, now) < _POLLED_SECONDS)
     waiting = [c for c in await unknown_of(described) if c.status == "waiting"]
-    asked = await approvals_of(described)
+    asked, waits = await approvals_of(described), await waits_of(described)
     findings = [
         *await _failing_task(client, described),
         *_nobody(described, living, pollers, now),
-        *_people(waiting, asked),
+        *(Finding(f"it waits for {what}") for what in waits.values()),
         *(_activity(p, now) for p in described.raw_description.pending_activities),
     ]
     return Diagnosis(
         described.id,
         described.run_id,
-        "waiting" if waiting or asked else "running",
+        "waiting" if waits else "running",
         queue,
         living,
         findings or [Finding("nothing: it is at work")],
@@ -156,11 +155,6 @@ def _nobody(
             "they are busy, or hang: see their logs and turnkeeper's metrics; add a worker",
         )
     ]
-
-
-def _people(waiting: Sequence[UnknownCall], asked: Sequence[ApprovalAsked]) -> list[Finding]:
-    awaited = people_awaited(waiting, asked)
-    return [Finding(f"it waits for {awaited}")] if awaited else []
 
 
 def _activity(pending: PendingActivityInfo, now: datetime) -> Finding:

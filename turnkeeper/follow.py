@@ -56,7 +56,7 @@ from turnkeeper.render import (
 )
 from turnkeeper.text import arguments_line, one_line
 
-__all__ = ["Step", "follow"]
+__all__ = ["Step", "follow", "follow_events"]
 
 _SAID = 300
 """Characters of what was said or returned."""
@@ -116,13 +116,25 @@ async def follow(client: Client, workflow_id: str) -> AsyncIterator[Step]:
         RPCError: there is no such run, or the server stays away.
     """
     described = await client.get_workflow_handle(workflow_id).describe()
-    run_id = described.raw_info.first_run_id or described.run_id
+    first = described.raw_info.first_run_id or described.run_id
+    async for _, steps in follow_events(client, workflow_id, first):
+        for step in steps:
+            yield step
+
+
+async def follow_events(
+    client: Client, workflow_id: str, run_id: str
+) -> AsyncIterator[tuple[HistoryEvent, list[Step]]]:
+    """The events from the start of an execution to the end of the run, and the steps in each.
+
+    Raises:
+        RPCError: there is no such run, or the server stays away.
+    """
     narrator = _Narrator(client.data_converter)
     while run_id:
         next_run = ""
         async for event in _events(client, workflow_id, run_id):
-            for step in await narrator.take(event):
-                yield step
+            yield event, await narrator.take(event)
             continued = event.workflow_execution_continued_as_new_event_attributes
             next_run = continued.new_execution_run_id or next_run
         run_id = next_run

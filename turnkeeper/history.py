@@ -204,6 +204,42 @@ class HistoryReader:
         ]
         return found
 
+    async def said(self) -> AsyncIterator[Entry]:
+        """Everything said, in order, of a run of any length: one sealed segment at a time, and what
+        the last execution said. Each segment is read twice, since each names the one before it.
+
+        Raises:
+            StateLost: a part is missing or was changed.
+        """
+        state: RunState | None = None
+        async for event in self._events(newest_first=False):
+            state = await self._continued(event)
+            break
+        known: Place | None = None
+        if state is not None and state.sealed is not None:
+            async for entry in self._unsealed(state.sealed):
+                yield entry
+            known = Place(said=state.sealed.position, view=state.base)
+        for entry in (await self.transcript(known)).entries:
+            yield entry
+
+    async def _unsealed(self, sealed: Sealed) -> AsyncIterator[Entry]:
+        links: list[str] = []
+        link: str | None = sealed.artifact
+        while link is not None:
+            links.append(link)
+            link = (await self._segment(link)).previous
+        place = Position()
+        for link in reversed(links):
+            segment = await self._segment(link)
+            if segment.start != place:
+                raise StateLost(f"segment {link[:12]} does not begin where it should")
+            place = place.after(segment.entries)
+            for entry in segment.entries:
+                yield entry
+        if place != sealed.position:
+            raise StateLost(f"segment {sealed.artifact[:12]} does not end where it should")
+
     async def _note(self, event: HistoryEvent, found: Transcript) -> None:
         """How the run began and ended."""
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -40,10 +40,10 @@ from turnkeeper.contract import (
 )
 from turnkeeper.history import ToolRun, Transcript
 from turnkeeper.outcomes import OUTCOMES
-from turnkeeper.render import people_awaited
 from turnkeeper.spec import Limits
 from turnkeeper.state import Phase
 from turnkeeper.text import one_line
+from turnkeeper.waiting import KINDS, awaited
 
 __all__ = [
     "PendingApproval",
@@ -52,6 +52,7 @@ __all__ = [
     "activity_words",
     "agent_of",
     "approvals_of",
+    "attempt_words",
     "attribute",
     "earlier_request",
     "has_attribute",
@@ -63,6 +64,7 @@ __all__ = [
     "status_of_ended",
     "summary_of",
     "unknown_of",
+    "waits_of",
 ]
 
 
@@ -82,6 +84,8 @@ class RunSummary:
     closed: datetime | None
     waiting_for: str = ""
     """Of a run that waits for a person: what for, in words."""
+    waits: Sequence[str] = ()
+    """The same as names of `turnkeeper.waiting.KINDS`."""
 
 
 @dataclass(frozen=True)
@@ -161,11 +165,12 @@ def status_by_history(
     *,
     unknown: list[UnknownCall],
     asked: list[ApprovalAsked],
+    waits: Mapping[str, str],
 ) -> RunStatus:
-    """The status of an open run whose worker does not answer."""
+    """The status of an open run whose worker does not answer; `waits` are those of `waits_of`."""
     pending = described.raw_description.pending_activities
     waiting = [c for c in unknown if c.status == "waiting"]
-    awaited = people_awaited(waiting, asked)
+    awaited = "; ".join(waits.values())
     calls = [
         CallStatus(
             call_id=t.input.call_id,
@@ -227,7 +232,7 @@ def activity_words(pending: PendingActivityInfo) -> str:
 def pending_line(pending: PendingActivityInfo) -> str:
     """What the run waits for: `a reply (attempt 7; last: connection refused)`."""
     what = activity_words(pending)
-    if told := _attempt(pending):
+    if told := attempt_words(pending):
         return f"{what} ({told})"
     return what if pending.HasField("last_started_time") else f"{what}, which waits for a worker"
 
@@ -235,14 +240,15 @@ def pending_line(pending: PendingActivityInfo) -> str:
 def retried(described: WorkflowExecutionDescription) -> str:
     """Of what failed and is tried again: `attempt 7; last: connection refused`; else empty."""
     pending = described.raw_description.pending_activities
-    told = [(p.activity_type.name, _attempt(p)) for p in pending]
+    told = [(p.activity_type.name, attempt_words(p)) for p in pending]
     failing = [(name, text) for name, text in told if text]
     if len(failing) == 1:
         return failing[0][1]
     return ", ".join(f"{one_line(name, 80)}: {text}" for name, text in failing[:3])
 
 
-def _attempt(pending: PendingActivityInfo) -> str:
+def attempt_words(pending: PendingActivityInfo) -> str:
+    """Of an activity that failed and is tried again: `attempt 7; last: ...`; else empty."""
     if not pending.HasField("last_failure"):
         return ""
     why = one_line(pending.last_failure.message, 300)
@@ -266,9 +272,8 @@ async def summary_of(
         ended = await result_of(execution)
         if ended is not None:
             outcome, turns, tokens = ended.outcome, ended.turns, ended.usage.total
-    unsure = [c for c in await unknown_of(execution) if c.status == "waiting"]
-    awaited = people_awaited(unsure, await approvals_of(execution))
-    if awaited:
+    waiting = await waits_of(execution)
+    if waiting:
         # Search attributes tell them at the end alone; they stand still while a run waits.
         turns = await _published_count(execution, "turns") or turns
         tokens = await _published_count(execution, "tokens") or tokens
@@ -276,14 +281,26 @@ async def summary_of(
         id=execution.id,
         run_id=execution.run_id,
         agent=await agent_of(client, execution),
-        status="waiting" if awaited else status.name.lower(),
+        status="waiting" if waiting else status.name.lower(),
         outcome=outcome or None,
         turns=turns,
         tokens=tokens,
         started=execution.start_time,
         closed=execution.close_time,
-        waiting_for=awaited,
+        waiting_for="; ".join(waiting.values()),
+        waits=tuple(waiting),
     )
+
+
+async def waits_of(execution: WorkflowExecution) -> dict[str, str]:
+    """What a run waits for a person to do: in words, by the names of `turnkeeper.waiting.KINDS`.
+
+    Nothing once it has ended: one that was terminated could not say so itself.
+    """
+    if execution.status not in (None, WorkflowExecutionStatus.RUNNING):
+        return {}
+    fields = [kind.memo for kind in KINDS.values()]
+    return awaited({name: await execution.memo_value(name, None) for name in fields})
 
 
 async def _published_count(execution: WorkflowExecution, name: str) -> int | None:

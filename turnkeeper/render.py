@@ -21,6 +21,7 @@ from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
 from turnkeeper.state import Call, Phase, RunState
 from turnkeeper.text import arguments_line, one_line, printable, utf8_size, well_formed
+from turnkeeper.waiting import in_words
 
 SUMMARY_BYTES = 200
 """Temporal refuses a summary of more than 400."""
@@ -93,8 +94,11 @@ def waiting_for(state: RunState) -> str:
         return f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
     unsure = [c for c in state.calls if c.status == "waiting" and c.awaits == "outcome"]
-    if unsure or state.approvals.waiting:
-        return people_awaited(unsure, state.approvals.waiting)
+    awaited = [person_awaited(unsure)] if unsure else []
+    if state.approvals.waiting:
+        awaited.append(approval_awaited(state.approvals.waiting))
+    if awaited:
+        return "; ".join(awaited)
     if state.phase is Phase.EXECUTE and open_calls:
         more = len(open_calls) - _CARD_CALLS
         shown = ", ".join(open_calls[:_CARD_CALLS])
@@ -102,22 +106,14 @@ def waiting_for(state: RunState) -> str:
     return "a worker"
 
 
-def people_awaited(unsure: Sequence[Call | UnknownCall], asked: Sequence[ApprovalAsked]) -> str:
-    """All that a run waits for that people have to say, in words; empty if it is nothing."""
-    told = [person_awaited(unsure)] if unsure else []
-    return ", and ".join([*told, approval_awaited(asked)] if asked else told)
-
-
 def person_awaited(waiting: Sequence[Call | UnknownCall]) -> str:
     """What a run with waiting calls waits for, in words."""
-    asked = ", ".join(f"{one_line(c.tool, 64)} (call {one_line(c.call_id, 64)})" for c in waiting)
-    return f"a person to say whether {asked} took effect"
+    return in_words("outcome", [{"tool": c.tool, "call_id": c.call_id} for c in waiting])
 
 
 def approval_awaited(asked: Sequence[ApprovalAsked]) -> str:
     """What a run waits for whose calls a person has to allow, in words."""
-    named = ", ".join(f"{one_line(a.tool, 64)} (approval {one_line(a.id, 64)})" for a in asked)
-    return f"a person to allow {named}"
+    return in_words("approval", [{"tool": a.tool, "id": a.id} for a in asked])
 
 
 def deciding(run_id: str, approval: str, *, allow: bool) -> str:

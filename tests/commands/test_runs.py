@@ -51,7 +51,7 @@ async def test_foreign_cells_stay_in_their_line(capsys: pytest.CaptureFixture[st
     """An id, an agent or an outcome with escapes and newlines is one bounded cell."""
     place: Any = Place()
     options = argparse.Namespace(
-        **dict.fromkeys(("agent", "status", "outcome", "tenant", "unknown")),
+        **dict.fromkeys(("agent", "status", "outcome", "tenant", "unknown", "waiting_for")),
         where="",
         count=1,
         json=False,

@@ -42,7 +42,7 @@ async def count(place: Place, options: argparse.Namespace) -> int:
     """Print how many runs there are."""
     async with place.client(to_read=True) as client:
         try:
-            number = await client.count_runs(query_of(options))
+            number = await client.count_runs(query_of(options), waiting_for=options.waiting_for)
         except ValueError as error:
             raise Complaint(str(error), USAGE) from error
     if options.json:
@@ -54,7 +54,7 @@ async def count(place: Place, options: argparse.Namespace) -> int:
 
 async def stop(place: Place, options: argparse.Namespace) -> int:
     """Ask a run to stop; or all that are chosen, once they have been shown."""
-    chosen = query_of(options)
+    chosen = query_of(options) or options.waiting_for
     if options.id and chosen:
         raise Complaint("name a run, or choose several, not both", USAGE)
     if not options.id and not chosen:
@@ -131,7 +131,8 @@ async def _chosen(
     if open_only:
         query = " AND ".join(filter(None, [query, "ExecutionStatus = 'Running'"]))
     try:
-        runs = [r async for r in client.list_runs(query, limit=options.count)]
+        found = client.list_runs(query, waiting_for=options.waiting_for, limit=options.count)
+        runs = [r async for r in found]
     except ValueError as error:
         raise Complaint(str(error), USAGE) from error
     # The server gives the open ones first.
@@ -194,6 +195,7 @@ def _as_json(run: RunSummary) -> dict[str, object]:
         "turns": run.turns,
         "tokens": run.tokens,
         "waiting_for": run.waiting_for or None,
+        "waits": list(run.waits),
         "started": run.started.isoformat(),
         "closed": run.closed.isoformat() if run.closed else None,
     }

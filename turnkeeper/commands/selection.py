@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from turnkeeper.commands.place import USAGE, Complaint
+from turnkeeper.waiting import KINDS, PERSON
 
 _ATTRIBUTES = {
     "agent": "TurnkeeperAgent",
@@ -27,6 +28,11 @@ def add_selection(parser: argparse.ArgumentParser, *, where: bool = True) -> Non
         choices=("waiting", "open", "settled"),
         help="with calls that may or may not have taken effect",
     )
+    chosen.add_argument(
+        "--waiting-for",
+        choices=(PERSON, *KINDS),
+        help="that wait for a person, or for one thing from a person",
+    )
     if where:
         chosen.add_argument(
             "--where", default="", metavar="QUERY", help="such as \"StartTime > '2026-11-01'\""
@@ -34,7 +40,7 @@ def add_selection(parser: argparse.ArgumentParser, *, where: bool = True) -> Non
 
 
 def query_of(options: argparse.Namespace) -> str:
-    """All that was chosen, as one query; empty for all runs.
+    """All that was chosen but `--waiting-for`, as one query; empty for all runs.
 
     Raises:
         Complaint: a value cannot stand in a query.

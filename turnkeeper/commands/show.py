@@ -12,6 +12,7 @@ from turnkeeper.commands.run import print_result, wait
 from turnkeeper.commands.terminal import say, say_json, tell, tell_deciding, tell_settling
 
 if TYPE_CHECKING:
+    from turnkeeper.client import AgentClient
     from turnkeeper.contract import RunResult, RunStatus
     from turnkeeper.history import ToolRun, Transcript
 
@@ -26,13 +27,7 @@ async def show(place: Place, options: argparse.Namespace) -> int:
         if options.follow:
             from turnkeeper.client import AgentRunHandle
 
-            # Refuses what is no run of ours.
-            status = await client.status(options.id, timeout=0.1 if alone else _PATIENCE)
-            if alone and status.outcome is None:
-                raise Complaint(
-                    f"run {options.id} is open, and no server runs that its worker could use: "
-                    f"`make dev` ({place.command('dev')}) goes on with it"
-                )
+            await followable(place, client, options.id, alone=alone)
             result = await wait(place, client, options.id)
             handle = AgentRunHandle(client, options.id, existed=True)
             return print_result(place, handle, result, as_json=options.json)
@@ -47,6 +42,21 @@ async def show(place: Place, options: argparse.Namespace) -> int:
         _print(options.id, status, transcript, ended, fold)
         _advise(place, options.id, status)
     return 0
+
+
+async def followable(place: Place, client: AgentClient, run: str, *, alone: bool) -> RunStatus:
+    """The status of a run that may go on, or has ended.
+
+    Raises:
+        Complaint: it cannot go on, since its server runs for this command `alone`.
+    """
+    status = await client.status(run, timeout=0.1 if alone else _PATIENCE)
+    if alone and status.outcome is None:
+        raise Complaint(
+            f"run {run} is open, and no server runs that its worker could use: "
+            f"`make dev` ({place.command('dev')}) goes on with it"
+        )
+    return status
 
 
 def folding(stream: TextIO, *, full: bool) -> int | None:

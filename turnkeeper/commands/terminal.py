@@ -6,8 +6,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from turnkeeper.text import printable, well_formed
 
@@ -33,11 +33,11 @@ def say_json(value: Any) -> None:
     _write(sys.stdout, json.dumps(value, ensure_ascii=False))
 
 
-def _write(stream: TextIO, text: str) -> None:
+def _write(stream: TextIO, text: str, end: str = "\n") -> None:
     # A terminal that is not UTF-8 gets question marks, never a traceback.
     encoding = stream.encoding or "utf-8"
     fit = well_formed(text).encode(encoding, "replace").decode(encoding)
-    stream.write(fit + "\n")
+    stream.write(fit + end)
     stream.flush()
 
 
@@ -84,6 +84,33 @@ def has_colours(stream: TextIO) -> bool:
 def width() -> int:
     """Columns of the terminal; a default where there is none."""
     return max(shutil.get_terminal_size((_WIDTH, 24)).columns, 60)
+
+
+class Screen:
+    """The whole terminal, drawn again and again; as it was once the `with` block ends."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    @staticmethod
+    def is_there(stream: TextIO) -> bool:
+        """Whether `stream` is a terminal that can be drawn on."""
+        return stream.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
+
+    def __enter__(self) -> Self:
+        # A screen of its own, no cursor, and lines that end at the margin: a line that wraps, with
+        # wide characters or after the window was made narrower, would push the others down.
+        _write(self._stream, "\x1b[?1049h\x1b[?25l\x1b[?7l", end="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _write(self._stream, "\x1b[?7h\x1b[?25h\x1b[?1049l", end="")
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Show these lines and no others, as many as there is room for."""
+        rows = shutil.get_terminal_size((_WIDTH, 24)).lines
+        shown = lines if len(lines) <= rows else [*lines[: rows - 1], "…"]
+        _write(self._stream, "\x1b[H" + "\x1b[K\r\n".join(shown) + "\x1b[K\x1b[J", end="")
 
 
 class StepPrinter:

@@ -1,0 +1,72 @@
+"""What a run waits for that a person has to do, as it publishes it in its memo. Pure.
+
+Search attributes say that a run waits, not what for: there is room for ten keywords in a namespace.
+Lists find the waiting runs by them and read the memo of each. A new kind of waiting is one line of
+`KINDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from turnkeeper.text import one_line
+
+PERSON = "person"
+"""Any of `KINDS`."""
+_NAMED = 20
+
+
+class Kind(NamedTuple):
+    """One thing that people are asked for."""
+
+    memo: str
+    """The field of the memo: one object, or a list of them. One whose `status` is not `waiting` has
+    been answered; one without a status waits."""
+    words: str
+    """What is waited for; `{things}` stands for those that wait."""
+    thing: str = "{tool} (call {call_id})"
+    """How each is named, by its fields."""
+    only: Mapping[str, str] = {}
+    """Fields that it has, where a memo holds several kinds."""
+
+
+KINDS: dict[str, Kind] = {
+    "outcome": Kind("unknown", "a person to say whether {things} took effect"),
+    "approval": Kind("approvals", "a person to allow {things}", "{tool} (approval {id})"),
+}
+
+
+class _Fields(dict[str, str]):
+    """Of a thing, on one line each; those that it lacks are empty."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
+def in_words(kind: str, things: Sequence[Mapping[str, Any]]) -> str:
+    """What a run waits for, where these wait."""
+    shown = [
+        _Fields({name: one_line(str(value), 64) for name, value in thing.items()})
+        for thing in things[:_NAMED]
+    ]
+    named = ", ".join(KINDS[kind].thing.format_map(fields) for fields in shown)
+    more = len(things) - len(shown)
+    return KINDS[kind].words.format(things=named + (f" and {more:,} more" if more else ""))
+
+
+def awaited(memo: Mapping[str, Any]) -> dict[str, str]:
+    """What is waited for by kind, in words. Any program may have written the memo."""
+    found: dict[str, str] = {}
+    for name, kind in KINDS.items():
+        published = memo.get(kind.memo)
+        listed = published if isinstance(published, list) else [published]
+        things = [t for t in listed if isinstance(t, dict) and _waits(t, kind)]
+        if things:
+            found[name] = in_words(name, things)
+    return found
+
+
+def _waits(thing: Mapping[str, Any], kind: Kind) -> bool:
+    open_ = thing.get("status", "waiting") == "waiting"
+    return open_ and all(thing.get(name) == value for name, value in kind.only.items())
