@@ -43,12 +43,16 @@ from turnkeeper.artifacts import ArtifactStore, open_store
 from turnkeeper.connection import DEFAULT_ADDRESS, connect, own_settings, readable
 from turnkeeper.contract import (
     ATTRIBUTE_TYPES,
+    PAUSE,
     RESOLVE,
+    RESUME,
     STATUS,
     STOP,
     TASK_QUEUE,
     WORKFLOW,
+    PauseRequest,
     ResolveRequest,
+    ResumeRequest,
     RunRequest,
     RunResult,
     RunStatus,
@@ -67,6 +71,7 @@ from turnkeeper.outside import (
     earlier_request,
     has_attribute,
     outcomes_of,
+    paused_of,
     result_of_failure,
     retried,
     status_by_history,
@@ -91,6 +96,8 @@ _WORKER_PATIENCE = 5.0
 _OURS = f"WorkflowType = '{WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
 
 Stopped = Literal["stopping", "queued", "ended"]
+Held = Literal["pausing", "paused", "queued", "ended"]
+Resumed = Literal["resuming", "running", "queued", "ended"]
 Resolved = Literal["resolved", "queued", "ended"]
 
 
@@ -305,6 +312,57 @@ class AgentClient:
             return "stopping" if answer == "accepted" else answer
         return await self._leave(id, STOP, body)
 
+    async def pause(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        reason: str = "",
+        actor: str | None = None,
+        *,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> Held:
+        """Ask a run to wait before its next generation; what is under way is finished.
+
+        Its time limit goes on: a run that is paused for longer than its `wall_seconds` ends.
+
+        Returns:
+            `pausing`: the run has taken note. `paused`: somebody had paused it already, and that
+            reason stays. `queued` and `ended`: as for `stop`.
+
+        Raises:
+            InvalidRequest: the reason or actor is too long.
+            LookupError: there is no such run.
+        """
+        body = {"reason": reason} | ({"actor": actor} if actor else {})
+        _check(PauseRequest, body)
+        answer = await self._answer(id, PAUSE, body, timeout)
+        if isinstance(answer, dict):
+            return "paused" if "note" in answer else "pausing"
+        return answer or await self._leave(id, PAUSE, body)
+
+    async def resume(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        actor: str | None = None,
+        *,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> Resumed:
+        """Let a paused run go on.
+
+        Returns:
+            `resuming`: the run has taken note. `running`: it was not paused. `queued` and `ended`:
+            as for `stop`.
+
+        Raises:
+            InvalidRequest: the actor is too long.
+            LookupError: there is no such run.
+        """
+        body = {"actor": actor} if actor else {}
+        _check(ResumeRequest, body)
+        answer = await self._answer(id, RESUME, body, timeout)
+        if isinstance(answer, dict):
+            return "running" if "note" in answer else "resuming"
+        return answer or await self._leave(id, RESUME, body)
+
     async def resolve(
         self,
         id: str,  # noqa: A002 - Temporal's word for it
@@ -493,13 +551,14 @@ class AgentClient:
             raise readable(error, run, self.client) from error
 
     async def _status_by_history(self, described: WorkflowExecutionDescription) -> RunStatus:
-        agent, unknown, transcript, limits = await asyncio.gather(
+        agent, unknown, paused, transcript, limits = await asyncio.gather(
             agent_of(self.client, described),
             unknown_of(described),
+            paused_of(described),
             self.transcript(described.id),
             self._limits(described.id, described.run_id),
         )
-        return status_by_history(agent, described, transcript, limits, unknown)
+        return status_by_history(agent, described, transcript, limits, unknown, paused=paused)
 
     def _unanswered(self, error: RPCError) -> Exception:
         """What a query that the server did not answer raises."""
@@ -553,16 +612,22 @@ class AgentClient:
         self, run: str, name: str, body: Mapping[str, Any], timeout: float
     ) -> Literal["accepted", "ended"] | None:
         """Send an update to an open run; None if no worker answers in time."""
+        answer = await self._answer(run, name, body, timeout)
+        return "accepted" if isinstance(answer, dict) else answer
+
+    async def _answer(
+        self, run: str, name: str, body: Mapping[str, Any], timeout: float
+    ) -> dict[str, str] | Literal["ended"] | None:
+        """As `_ask`, with the run's own words."""
         if await self._is_over(run):
             return "ended"
         try:
-            answered = await ask(self.client.get_workflow_handle(run), name, body, timeout)
+            return await ask(self.client.get_workflow_handle(run), name, body, timeout)
         except WorkflowUpdateFailedError as error:
             # A run that ends between our look and the update fails it too.
             if await self._is_over(run):
                 return "ended"
             raise _invalid(f"{name}: {error.cause}") from error
-        return "accepted" if answered else None
 
     async def _leave(
         self, run: str, name: str, body: Mapping[str, Any]
@@ -625,6 +690,14 @@ class AgentRunHandle:
     async def stop(self, reason: str = "", actor: str | None = None) -> Stopped:
         """See `AgentClient.stop`."""
         return await self.client.stop(self.id, reason, actor)
+
+    async def pause(self, reason: str = "", actor: str | None = None) -> Held:
+        """See `AgentClient.pause`."""
+        return await self.client.pause(self.id, reason, actor)
+
+    async def resume(self, actor: str | None = None) -> Resumed:
+        """See `AgentClient.resume`."""
+        return await self.client.resume(self.id, actor)
 
     async def resolve(
         self, call_id: str, *, landed: bool, result: str = "", actor: str | None = None

@@ -50,6 +50,10 @@ STOP = "stop"
 """Update and signal, body `StopRequest`: end the run."""
 RESOLVE = "resolve"
 """Update and signal, body `ResolveRequest`: say whether a call with an unknown outcome happened."""
+PAUSE = "pause"
+"""Update and signal, body `PauseRequest`: wait for a person before the next generation."""
+RESUME = "resume"
+"""Update and signal, body `ResumeRequest`: go on."""
 STATUS = "status"
 """Query, answers `RunStatus`."""
 
@@ -121,6 +125,19 @@ class StopRequest(Strict):
     """The body of `stop`."""
 
     reason: Annotated[str, Field(max_length=2_000)] = ""
+    actor: Annotated[str, Field(max_length=200)] | None = None
+
+
+class PauseRequest(Strict):
+    """The body of `pause`."""
+
+    reason: Annotated[str, Field(max_length=2_000)] = ""
+    actor: Annotated[str, Field(max_length=200)] | None = None
+
+
+class ResumeRequest(Strict):
+    """The body of `resume`."""
+
     actor: Annotated[str, Field(max_length=200)] | None = None
 
 
@@ -282,6 +299,16 @@ class ContextStatus(_Inner):
     """From 1."""
 
 
+class Paused(_Inner):
+    """A run that waits for a person to resume it, as it publishes that in its memo."""
+
+    reason: str = ""
+    """One line, cut."""
+    actor: str | None = None
+    since: float = 0
+    """Workflow time, seconds since 1970."""
+
+
 class RunStatus(_Inner):
     """The answer of the `status` query."""
 
@@ -297,6 +324,8 @@ class RunStatus(_Inner):
     outcome: str | None = None
     unknown: list[UnknownCall] = Field(default_factory=list)
     """As in `RunResult`."""
+    paused: PauseRequest | None = None
+    """Asked for and not resumed: before its next generation the run waits."""
 
 
 class LoadAgentInput(_Inner):
@@ -508,6 +537,8 @@ def schemas() -> dict[str, Any]:
         RunStatus,
         StopRequest,
         ResolveRequest,
+        PauseRequest,
+        ResumeRequest,
         Limits,
     )
     return {m.__name__: m.model_json_schema() for m in public}

@@ -39,6 +39,7 @@ from turnkeeper.contract import (
     GenerateInput,
     GenerateOutput,
     LoadAgentOutput,
+    Paused,
     RunResult,
     ShortenOutput,
     SummariseOutput,
@@ -48,6 +49,7 @@ from turnkeeper.contract import (
 from turnkeeper.entries import Entry
 from turnkeeper.render import (
     person_awaited,
+    resume_awaited,
     unknown_text,
     usage_text,
 )
@@ -324,10 +326,12 @@ class _Narrator:
 
     async def _published(self, event: HistoryEvent) -> _Told:
         memo = event.workflow_properties_modified_event_attributes.upserted_memo.fields
-        if "unknown" not in memo:
-            return []
-        calls = (await self._read([memo["unknown"]], _UnknownCalls)).root
         told: _Told = []
+        if "paused" in memo:
+            told.append(await self._held(memo["paused"]))
+        if "unknown" not in memo:
+            return told
+        calls = (await self._read([memo["unknown"]], _UnknownCalls)).root
         for call in calls:
             if call.status == "waiting" and call.key not in self._waiting:
                 self._waiting.add(call.key)
@@ -336,6 +340,12 @@ class _Narrator:
                 self._waiting.remove(call.key)
                 told.append(("EXECUTE", call.turn, f"-> {unknown_text(call)}"))
         return told
+
+    async def _held(self, published: Payload) -> tuple[str, int, str]:
+        paused: Paused | None = await self._read([published], Paused)
+        if paused is None:
+            return "WAITING", self._turn, "-> no longer paused"
+        return "WAITING", self._turn, f"for {resume_awaited(paused)}"
 
     async def _stuck(self, event: HistoryEvent) -> _Told:
         failed = event.workflow_task_failed_event_attributes

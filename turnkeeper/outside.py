@@ -32,6 +32,8 @@ from turnkeeper.contract import (
     SHORTEN,
     SUMMARISE,
     CallStatus,
+    Paused,
+    PauseRequest,
     RunRequest,
     RunResult,
     RunStatus,
@@ -39,7 +41,7 @@ from turnkeeper.contract import (
 )
 from turnkeeper.history import ToolRun, Transcript
 from turnkeeper.outcomes import OUTCOMES
-from turnkeeper.render import person_awaited
+from turnkeeper.render import person_awaited, resume_awaited
 from turnkeeper.spec import Limits
 from turnkeeper.state import Phase
 from turnkeeper.text import one_line
@@ -53,6 +55,7 @@ __all__ = [
     "earlier_request",
     "has_attribute",
     "outcomes_of",
+    "paused_of",
     "pending_line",
     "result_of_failure",
     "retried",
@@ -145,10 +148,13 @@ def status_by_history(
     transcript: Transcript,
     limits: Limits | None,
     unknown: list[UnknownCall],
+    *,
+    paused: Paused | None = None,
 ) -> RunStatus:
     """The status of an open run whose worker does not answer."""
     pending = described.raw_description.pending_activities
     waiting = [c for c in unknown if c.status == "waiting"]
+    awaited = _awaited(waiting, paused)
     calls = [
         CallStatus(
             call_id=t.input.call_id,
@@ -173,12 +179,18 @@ def status_by_history(
         phase=phase,
         # The reply of the turn that generates is not in the transcript yet.
         turn=replies + 1 if phase is Phase.GENERATE else replies,
-        waiting_for=(
-            f"{person_awaited(waiting)}; no worker answers" if waiting else "a worker: none answers"
-        ),
+        waiting_for=f"{awaited}; no worker answers" if awaited else "a worker: none answers",
         calls=calls,
         unknown=unknown,
+        paused=PauseRequest(reason=paused.reason, actor=paused.actor) if paused else None,
     )
+
+
+def _awaited(waiting: Sequence[UnknownCall], paused: Paused | None) -> str:
+    """What a run waits for that only a person can do; empty if nothing."""
+    if waiting:
+        return person_awaited(waiting)
+    return resume_awaited(paused) if paused else ""
 
 
 def _progress(call: ToolRun, waiting: Sequence[UnknownCall]) -> str:
@@ -245,7 +257,8 @@ async def summary_of(
         if ended is not None:
             outcome, turns, tokens = ended.outcome, ended.turns, ended.usage.total
     waiting = [c for c in await unknown_of(execution) if c.status == "waiting"]
-    if waiting:
+    awaited = _awaited(waiting, await paused_of(execution))
+    if awaited:
         # Search attributes tell them at the end alone; they stand still while a run waits.
         turns = await _published_count(execution, "turns") or turns
         tokens = await _published_count(execution, "tokens") or tokens
@@ -253,13 +266,13 @@ async def summary_of(
         id=execution.id,
         run_id=execution.run_id,
         agent=await agent_of(client, execution),
-        status="waiting" if waiting else status.name.lower(),
+        status="waiting" if awaited else status.name.lower(),
         outcome=outcome or None,
         turns=turns,
         tokens=tokens,
         started=execution.start_time,
         closed=execution.close_time,
-        waiting_for=person_awaited(waiting) if waiting else "",
+        waiting_for=awaited,
     )
 
 
@@ -301,6 +314,18 @@ async def unknown_of(execution: WorkflowExecution) -> list[UnknownCall]:
         gone = closed and call.status == "waiting"
         found.append(call.model_copy(update={"status": "open"}) if gone else call)
     return found
+
+
+async def paused_of(execution: WorkflowExecution) -> Paused | None:
+    """Who has paused a run that waits to be resumed; None for any other."""
+    published = await execution.memo_value("paused", None)
+    if published is None or execution.status not in (None, WorkflowExecutionStatus.RUNNING):
+        return None
+    try:
+        return Paused.model_validate(published)
+    except ValidationError:
+        # Of a release, or a program, with another idea of it.
+        return None
 
 
 async def has_attribute(client: Client, name: str) -> bool:

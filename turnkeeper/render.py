@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from turnkeeper import replies
-from turnkeeper.contract import LOAD_AGENT, RunResult, UnknownCall, Usage
+from turnkeeper.contract import LOAD_AGENT, Paused, PauseRequest, RunResult, UnknownCall, Usage
+from turnkeeper.control import paused_words
 from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
 from turnkeeper.state import Call, Phase, RunState
@@ -68,6 +69,8 @@ def run_card(state: RunState, workflow_id: str = "ID") -> str:
     parts = [_headline(state), asked, "\n".join(_limits_used(state))]
     if state.unknown:
         parts.append(_unknown(state, workflow_id))
+    if state.control.pause is not None and state.outcome is None:
+        parts.append(_paused(state, workflow_id))
     if state.lines:
         last = (f"- turn {n.turn}: {_md(n.text)}" for n in state.lines[-_CARD_LINES:])
         parts.append("**Last turns**\n\n" + "\n".join(last))
@@ -88,7 +91,8 @@ def waiting_for(state: RunState) -> str:
     if state.making_room:
         return "a shorter view, since the conversation has outgrown the model's window"
     if state.phase is Phase.GENERATE:
-        return f"a reply of {one_line(state.spec.model.name, 80)}"
+        held = state.control.held
+        return resume_awaited(held) if held else f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
     if waiting := [c for c in state.calls if c.status == "waiting"]:
         return person_awaited(waiting)
@@ -103,6 +107,17 @@ def person_awaited(waiting: Sequence[Call | UnknownCall]) -> str:
     """What a run with waiting calls waits for, in words."""
     asked = ", ".join(f"{one_line(c.tool, 64)} (call {one_line(c.call_id, 64)})" for c in waiting)
     return f"a person to say whether {asked} took effect"
+
+
+def resume_awaited(paused: Paused | PauseRequest) -> str:
+    """What a paused run waits for, in words."""
+    return f"a person to resume it, {paused_words(paused)}"
+
+
+def resuming(run_id: str) -> str:
+    """The arguments of `starter.py` that resume a run, for a shell."""
+    # An id that begins with a dash would be taken for an option.
+    return f"resume {'-- ' if run_id.startswith('-') else ''}{_word(run_id)}"
 
 
 def settling(run_id: str, call_id: str, *, landed: bool) -> str:
@@ -132,6 +147,17 @@ def _unknown(state: RunState, workflow_id: str) -> str:
             f"or the update `resolve` with {body}."
         )
     return "**Outcome unknown**\n\n" + "\n".join(rows)
+
+
+def _paused(state: RunState, workflow_id: str) -> str:
+    pause = state.control.pause
+    assert pause is not None
+    when = "" if state.control.held else ", as soon as this turn is done"
+    command = _code(f"starter.py {resuming(workflow_id)}", 350)
+    return (
+        f"**Paused**{when}: {_md(paused_words(pause), 400)}. The time limit goes on.\n\n"
+        f'To resume it: {command}, or the update `resume` with `{{"actor": "..."}}`.'
+    )
 
 
 def _word(text: str) -> str:

@@ -22,6 +22,7 @@ from turnkeeper.contract import (
     UnknownCall,
     Usage,
 )
+from turnkeeper.control import Control
 from turnkeeper.entries import Entry, Position, arguments_digest, digest_of, message, result
 from turnkeeper.parse import CUT_CALL, Parsed, ProposedCall
 from turnkeeper.spec import (
@@ -167,6 +168,7 @@ class RunState(BaseModel):
     resolutions: list[ResolveRequest] = Field(default_factory=list)
     """Accepted, and not applied yet."""
 
+    control: Control = Field(default_factory=Control)
     stop: StopRequest | None = None
     closing: str | None = None
     """The limit at which the last answer was asked for."""

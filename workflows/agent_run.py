@@ -36,6 +36,7 @@ from turnkeeper.spec import ToolSpec
 from turnkeeper.state import EMPTY_REPLY, MAX_CONTINUED, MAX_DISCARDED, Call, Phase, RunState
 from turnkeeper.text import clip, one_line
 from workflows import boundary, cockpit, failures, options
+from workflows.hold import Holds
 from workflows.messages import Messages
 from workflows.pace import Pace
 from workflows.room import MakesRoom
@@ -52,7 +53,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(MakesRoom, Messages):
+class AgentRun(Holds, MakesRoom, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init
@@ -99,6 +100,8 @@ class AgentRun(MakesRoom, Messages):
         state = self.state
         if self._interrupted():
             self._end_interrupted()
+        elif state.phase == Phase.GENERATE and state.control.pause is not None:
+            await self._hold()
         elif state.phase == Phase.GENERATE:
             await self._generate()
         elif state.phase == Phase.PARSE:
@@ -119,7 +122,7 @@ class AgentRun(MakesRoom, Messages):
             await self._continue_as_new()
             return
         await self._make_room()
-        if state.outcome is not None or self._interrupted():
+        if state.outcome is not None or self._interrupted() or state.control.pause is not None:
             return
         self.turns_here += 1
         asked = GenerateInput(

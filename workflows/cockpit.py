@@ -34,7 +34,8 @@ def publish_end(state: RunState) -> None:
     outcome = state.outcome or ""
     counts = {"Turns": state.turn, "Tokens": state.usage.total}
     _upsert(state, {"Status": "ended", "Outcome": outcome}, counts)
-    workflow.upsert_memo({"outcome": outcome, "answer": one_line(state.text, 200)})
+    told = {"outcome": outcome, "answer": one_line(state.text, 200)}
+    workflow.upsert_memo(told | ({"paused": None} if state.control.held else {}))
     show(state)
 
 
@@ -47,6 +48,12 @@ def publish_unknown(state: RunState) -> None:
     workflow.upsert_memo(_unknown_memo(state))
 
 
+def publish_hold(state: RunState) -> None:
+    """When the run begins to wait for a person to resume it, and when it goes on."""
+    _upsert(state, {"Status": "waiting" if state.control.held else "running"}, {})
+    workflow.upsert_memo(_hold_memo(state) or {"paused": None})
+
+
 def memo(state: RunState) -> dict[str, Any]:
     """All of it, for the next execution: unlike search attributes, a memo is not carried over."""
     try:
@@ -54,13 +61,21 @@ def memo(state: RunState) -> dict[str, Any]:
     except Exception:  # noqa: BLE001  the caller's own, in an encoding that is not ours
         theirs = {}
     ours = {"agent": state.request.agent, "prompt": state.request.prompt}
-    return theirs | ours | (_unknown_memo(state) if state.unknown else {})
+    return theirs | ours | (_unknown_memo(state) if state.unknown else {}) | _hold_memo(state)
 
 
 def _unknown_memo(state: RunState) -> dict[str, Any]:
-    unknown = [u.model_dump(mode="json") for u in state.unknown]
-    # For the lists that show a run which waits; they grow again when it goes on.
-    return {"unknown": unknown, "turns": state.turn, "tokens": state.usage.total}
+    return {"unknown": [u.model_dump(mode="json") for u in state.unknown]} | _used(state)
+
+
+def _hold_memo(state: RunState) -> dict[str, Any]:
+    held = state.control.held
+    return {"paused": held.model_dump(mode="json")} | _used(state) if held else {}
+
+
+def _used(state: RunState) -> dict[str, Any]:
+    """For the lists that show a run which waits; it grows again when the run goes on."""
+    return {"turns": state.turn, "tokens": state.usage.total}
 
 
 def show(state: RunState) -> None:

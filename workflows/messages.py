@@ -13,14 +13,16 @@ from turnkeeper import contract
 from turnkeeper.contract import (
     CallStatus,
     ContextStatus,
+    PauseRequest,
     ResolveRequest,
+    ResumeRequest,
     RunStatus,
     StopRequest,
 )
 from turnkeeper.render import waiting_for
 from turnkeeper.state import RunState
 from turnkeeper.text import arguments_line, one_line
-from workflows import boundary
+from workflows import boundary, cockpit
 
 _Body = TypeVar("_Body", bound=BaseModel)
 
@@ -30,12 +32,13 @@ def _accepts(
     body: type[_Body],
     about: str,
     *,
-    take: Callable[[RunState, _Body], None],
+    take: Callable[[RunState, _Body], str | None],
     refuse: Callable[[RunState, _Body], str | None] = lambda _state, _said: None,
 ) -> tuple[Any, Any]:
     """The update and the signal of a name, which have the same body.
 
-    `about` is for the UI; `refuse` says why a body cannot be taken; `take` notes it, no more.
+    `about` is for the UI; `refuse` says why a body cannot be taken; `take` notes it, no more, and
+    says what the sender should know of it.
     """
 
     def read(run: Messages, args: Sequence[Any]) -> _Body:
@@ -48,9 +51,11 @@ def _accepts(
     # workflow task for ever.
     @workflow.update(name=name, description=about)
     async def update(self: Messages, *args: Any) -> dict[str, str]:
-        take(self.state, boundary.body(body, args))
+        note = take(self.state, boundary.body(body, args))
         self.acknowledging = True
-        return {"accepted": name}
+        # Whatever the loop is at: the card tells of it now.
+        cockpit.show(self.state)
+        return {"accepted": name} | ({"note": note} if note else {})
 
     @update.validator
     def check(self: Messages, *args: Any) -> None:
@@ -69,6 +74,7 @@ def _accepts(
             return
         try:
             take(self.state, read(self, args))
+            cockpit.show(self.state)
         except ValueError as error:
             workflow.logger.warning("%s signal dropped: %s", name, one_line(str(error), 300))
 
@@ -96,6 +102,20 @@ class Messages:
         'Say whether a call happened. Body: {"call_id": "...", "landed": true, "result": "..."}',
         refuse=lambda state, said: state.not_waiting(said.call_id),
         take=lambda state, said: state.resolutions.append(said),
+    )
+
+    pause_update, pause_signal = _accepts(
+        contract.PAUSE,
+        PauseRequest,
+        'Wait before the next generation. Body: {"reason": "...", "actor": "..."}, both optional. '
+        "The time limit goes on.",
+        take=lambda state, said: state.control.take_pause(said),
+    )
+    resume_update, resume_signal = _accepts(
+        contract.RESUME,
+        ResumeRequest,
+        'Go on after a pause. Body: {"actor": "..."}, optional.',
+        take=lambda state, said: state.control.take_resume(said),
     )
 
     @workflow.query(name=contract.STATUS)
@@ -126,6 +146,7 @@ class Messages:
             context=self._context(),
             outcome=state.outcome,
             unknown=state.unknown,
+            paused=state.control.pause,
         )
 
     def _context(self) -> ContextStatus | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from turnkeeper.commands.place import Complaint, Place
 from turnkeeper.commands.run import print_result, wait
-from turnkeeper.commands.terminal import say, say_json, tell, tell_settling
+from turnkeeper.commands.terminal import say, say_json, tell, tell_resuming, tell_settling
 
 if TYPE_CHECKING:
     from turnkeeper.contract import RunResult, RunStatus
@@ -111,6 +111,9 @@ def _advise(place: Place, run_id: str, status: RunStatus) -> None:
         if call.status == "waiting":
             tell()
             tell_settling(place, run_id, call.call_id)
+    if status.paused is not None:
+        tell()
+        tell_resuming(place, run_id)
 
 
 def _how_far(call: ToolRun, ended: RunResult | None) -> str:
