@@ -44,6 +44,7 @@ from turnkeeper.connection import DEFAULT_ADDRESS, connect, own_settings, readab
 from turnkeeper.contract import (
     ATTRIBUTE_TYPES,
     PAUSE,
+    RAISE_LIMITS,
     RESOLVE,
     RESUME,
     STATUS,
@@ -51,6 +52,7 @@ from turnkeeper.contract import (
     TASK_QUEUE,
     WORKFLOW,
     PauseRequest,
+    RaiseLimitsRequest,
     ResolveRequest,
     ResumeRequest,
     RunRequest,
@@ -98,6 +100,7 @@ _OURS = f"WorkflowType = '{WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
 Stopped = Literal["stopping", "queued", "ended"]
 Held = Literal["pausing", "paused", "queued", "ended"]
 Resumed = Literal["resuming", "running", "queued", "ended"]
+Widened = Literal["raised", "queued", "ended"]
 Resolved = Literal["resolved", "queued", "ended"]
 
 
@@ -362,6 +365,45 @@ class AgentClient:
         if isinstance(answer, dict):
             return "running" if "note" in answer else "resuming"
         return answer or await self._leave(id, RESUME, body)
+
+    async def raise_limits(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        limits: Mapping[str, Any],
+        reason: str = "",
+        actor: str | None = None,
+        *,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> Widened:
+        """Raise limits of a run that has not reached them; `wall_seconds` still count from its
+        start. Which, by whom and why stands in the run card.
+
+        A run at its limit has ended. `fork` goes on from where it was.
+
+        Args:
+            id: the run's id.
+            limits: fields of `Limits`, none narrower than it is now; None for no limit.
+            reason: why.
+            actor: who does it.
+            timeout: seconds that a worker has to answer.
+
+        Returns:
+            `raised`: they count from now on. `queued`: no worker answered, and the server delivers
+            it to the next one; what the run would refuse is dropped then, with a line in the
+            worker's log. `ended`: the run is over.
+
+        Raises:
+            InvalidRequest: a limit would be narrower than it is, or cannot be changed, or the run
+                is just ending at one; the message has the present value.
+            LookupError: there is no such run.
+        """
+        body: dict[str, Any] = {"limits": dict(limits), "reason": reason}
+        body |= {"actor": actor} if actor else {}
+        _check(RaiseLimitsRequest, body)
+        answer = await self._ask(id, RAISE_LIMITS, body, timeout)
+        if answer is not None:
+            return "raised" if answer == "accepted" else answer
+        return await self._leave(id, RAISE_LIMITS, body)
 
     async def resolve(
         self,
@@ -698,6 +740,12 @@ class AgentRunHandle:
     async def resume(self, actor: str | None = None) -> Resumed:
         """See `AgentClient.resume`."""
         return await self.client.resume(self.id, actor)
+
+    async def raise_limits(
+        self, limits: Mapping[str, Any], reason: str = "", actor: str | None = None
+    ) -> Widened:
+        """See `AgentClient.raise_limits`."""
+        return await self.client.raise_limits(self.id, limits, reason, actor)
 
     async def resolve(
         self, call_id: str, *, landed: bool, result: str = "", actor: str | None = None

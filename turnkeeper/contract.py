@@ -54,6 +54,8 @@ PAUSE = "pause"
 """Update and signal, body `PauseRequest`: wait for a person before the next generation."""
 RESUME = "resume"
 """Update and signal, body `ResumeRequest`: go on."""
+RAISE_LIMITS = "raise_limits"
+"""Update and signal, body `RaiseLimitsRequest`: widen bounds of a run that has not reached them."""
 STATUS = "status"
 """Query, answers `RunStatus`."""
 
@@ -102,15 +104,7 @@ class RunRequest(Strict):
     @field_validator("limits")
     @classmethod
     def _known_limits(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        if info.mode == "json":
-            return value  # out of a history: another release has judged them
-        for name in value:
-            if name in UNBUILT_LIMITS:
-                raise ValueError(f"{name} is not supported yet; remove it")
-            if name not in Limits.model_fields:
-                raise ValueError(_no_limit(name))
-        Limits.model_validate(value)
-        return value
+        return _known_limits(value, info)
 
     @field_validator("metadata")
     @classmethod
@@ -119,6 +113,18 @@ class RunRequest(Strict):
             if len(name) > 64 or len(text) > 512:
                 raise ValueError("names are at most 64 and values at most 512 characters long")
         return value
+
+
+def _known_limits(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    if info.mode == "json":
+        return value  # out of a history: another release has judged them
+    for name in value:
+        if name in UNBUILT_LIMITS:
+            raise ValueError(f"{name} is not supported yet; remove it")
+        if name not in Limits.model_fields:
+            raise ValueError(_no_limit(name))
+    Limits.model_validate(value)
+    return value
 
 
 class StopRequest(Strict):
@@ -139,6 +145,20 @@ class ResumeRequest(Strict):
     """The body of `resume`."""
 
     actor: Annotated[str, Field(max_length=200)] | None = None
+
+
+class RaiseLimitsRequest(Strict):
+    """The body of `raise_limits`."""
+
+    limits: Annotated[dict[str, Any], Field(min_length=1)]
+    """Fields of `Limits`, none of them narrower than it is; null for one that may be unlimited."""
+    reason: Annotated[str, Field(max_length=2_000)] = ""
+    actor: Annotated[str, Field(max_length=200)] | None = None
+
+    @field_validator("limits")
+    @classmethod
+    def _known_limits(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        return _known_limits(value, info)
 
 
 class ResolveRequest(Strict):
@@ -277,6 +297,8 @@ class RunResult(_Inner):
     """Views that the run had: each but the first began when the one before had grown too long."""
     unknown: list[UnknownCall] = Field(default_factory=list)
     """The last calls whose outcome was, or is, unknown."""
+    limits: Limits | None = None
+    """Of a run whose limits were raised: the last ones."""
 
 
 class CallStatus(_Inner):
@@ -539,6 +561,7 @@ def schemas() -> dict[str, Any]:
         ResolveRequest,
         PauseRequest,
         ResumeRequest,
+        RaiseLimitsRequest,
         Limits,
     )
     return {m.__name__: m.model_json_schema() for m in public}

@@ -125,10 +125,12 @@ def status_of_ended(
     limits: Limits | None,
     unknown: list[UnknownCall],
 ) -> RunStatus:
-    """The status of a run that is over; `limits` is None for one that ended before it had any.
+    """The status of a run that is over; `limits`, with which it began, is None for one that ended
+    before it had any.
 
     `unknown` is what was published; a run that Temporal ended has no result to tell of it.
     """
+    limits = result.limits or limits
     return RunStatus(
         **({} if limits is None else {"limits": limits}),
         agent=result.agent or attribute(described, "TurnkeeperAgent", str) or "",

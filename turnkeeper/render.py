@@ -17,7 +17,7 @@ from typing import Any
 
 from turnkeeper import replies
 from turnkeeper.contract import LOAD_AGENT, Paused, PauseRequest, RunResult, UnknownCall, Usage
-from turnkeeper.control import paused_words
+from turnkeeper.control import Raised, paused_words
 from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
 from turnkeeper.state import Call, Phase, RunState
@@ -69,6 +69,8 @@ def run_card(state: RunState, workflow_id: str = "ID") -> str:
     parts = [_headline(state), asked, "\n".join(_limits_used(state))]
     if state.unknown:
         parts.append(_unknown(state, workflow_id))
+    if state.control.raised:
+        parts.append("**Limits raised**\n\n" + "\n".join(map(_raised, state.control.raised)))
     if state.control.pause is not None and state.outcome is None:
         parts.append(_paused(state, workflow_id))
     if state.lines:
@@ -147,6 +149,12 @@ def _unknown(state: RunState, workflow_id: str) -> str:
             f"or the update `resolve` with {body}."
         )
     return "**Outcome unknown**\n\n" + "\n".join(rows)
+
+
+def _raised(raised: Raised) -> str:
+    by = f" by {_md(raised.actor, 100)}" if raised.actor else ""
+    why = f": {_md(raised.reason)}" if raised.reason else ""
+    return f"- {_md(raised.what, 300)}{by}{why}"
 
 
 def _paused(state: RunState, workflow_id: str) -> str:

@@ -376,8 +376,12 @@ class AgentRun(Holds, MakesRoom, Messages):
 
     async def _deadline(self) -> None:
         # One timer for the whole run: a timeout on each wait would cost two events each time.
-        left = max(0.0, self.state.deadline - workflow.time())
-        await workflow.sleep(left, summary="time limit")
+        deadline = 0.0
+        while deadline < self.state.deadline:
+            # Again if it was raised meanwhile, and only then: a replay makes the same timers.
+            deadline = self.state.deadline
+            left = max(0.0, deadline - workflow.time())
+            await workflow.sleep(left, summary="time limit")
         self.expired = True
 
     def _interrupted(self) -> bool:
@@ -410,6 +414,7 @@ class AgentRun(Holds, MakesRoom, Messages):
         state.context.head_tokens = loaded.head_tokens
         state.attributes = loaded.attributes
         state.heartbeat_seconds = loaded.heartbeat_seconds
+        state.raise_early()
         cockpit.publish_start(state)
         cockpit.show(state)
 

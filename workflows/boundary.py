@@ -119,4 +119,5 @@ def result_of(state: RunState) -> RunResult:
         transcript=state.transcript,
         epochs=state.context.number + 1,
         unknown=state.unknown,
+        limits=state.limits if state.control.raised else None,
     )

@@ -14,6 +14,7 @@ from turnkeeper.contract import (
     CallStatus,
     ContextStatus,
     PauseRequest,
+    RaiseLimitsRequest,
     ResolveRequest,
     ResumeRequest,
     RunStatus,
@@ -116,6 +117,14 @@ class Messages:
         ResumeRequest,
         'Go on after a pause. Body: {"actor": "..."}, optional.',
         take=lambda state, said: state.control.take_resume(said),
+    )
+
+    raise_update, raise_signal = _accepts(
+        contract.RAISE_LIMITS,
+        RaiseLimitsRequest,
+        'Raise limits before they are reached. Body: {"limits": {"turns": 100}, "reason": "..."}',
+        refuse=RunState.cannot_raise,
+        take=RunState.raise_limits,
     )
 
     @workflow.query(name=contract.STATUS)
