@@ -107,6 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_why(commands)
     _add_unknown(commands)
     _add_stop(commands)
+    _add_pause(commands)
+    _add_resume(commands)
+    _add_raise_limits(commands)
     _add_artifacts(commands)
     _add_demo(commands)
     _add_dev(commands)
@@ -204,17 +207,46 @@ def _add_unknown(commands: Any) -> None:
 
 
 def _add_stop(commands: Any) -> None:
-    parser = _add(
-        commands,
-        "stop",
-        "runs:stop",
-        "Stop a run; or all that are chosen, shown first, with --yes.",
+    parser = _add_verb(commands, "stop", "stopped", "Stop a run")
+    parser.add_argument("--reason", default="", help="why, for those who look at it later")
+
+
+def _add_pause(commands: Any) -> None:
+    parser = _add_verb(
+        commands, "pause", "paused", "Let a run wait before its next turn; its time limit goes on"
     )
+    parser.add_argument("--reason", default="", help="why, for those who look at it meanwhile")
+
+
+def _add_resume(commands: Any) -> None:
+    _add_verb(commands, "resume", "resumed", "Let a paused run go on")
+
+
+def _add_verb(commands: Any, name: str, done: str, summary: str) -> argparse.ArgumentParser:
+    """A command for one run, or for all that are chosen."""
+    whole = f"{summary}; or all that are chosen, shown first, with --yes."
+    parser = _add(commands, name, f"control:{name}", whole)
     parser.add_argument("id", nargs="?", metavar="ID", help="the run's id")
     add_selection(parser)
-    parser.add_argument("--yes", action="store_true", help="stop all that are chosen")
+    parser.add_argument("--yes", action="store_true", help=f"all that are chosen are {done}")
     parser.add_argument(
         "--count", type=_positive, default=1_000, metavar="N", help="at most so many (default 1000)"
+    )
+    parser.add_argument("--actor", metavar="NAME", help="who asks (default: you)")
+    _add_json(parser)
+    return parser
+
+
+def _add_raise_limits(commands: Any) -> None:
+    parser = _add(
+        commands, "raise-limits", "control:raise_limits", "Raise limits before a run reaches them."
+    )
+    parser.add_argument("id", metavar="ID", help="the run's id")
+    parser.add_argument(
+        "limits",
+        nargs="+",
+        metavar="NAME=VALUE",
+        help="such as turns=100 or wall_seconds=7200; null for no limit",
     )
     parser.add_argument("--reason", default="", help="why, for those who look at it later")
     parser.add_argument("--actor", metavar="NAME", help="who asks (default: you)")
