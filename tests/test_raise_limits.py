@@ -69,7 +69,7 @@ def test_narrower_limits_are_refused_with_the_present_value(
     asked: dict[str, Any], said: str
 ) -> None:
     """Each by its name, also beside others that could be raised."""
-    with pytest.raises(ValueError, match="^limits") as caught:
+    with pytest.raises(ValueError, match=r"^limits") as caught:
         wider(Limits(recent_errors=3), asked)
     assert said in str(caught.value)
 
@@ -176,19 +176,18 @@ async def test_raised_before_the_agent_was_loaded(rig: RigFactory) -> None:
 async def test_raised_limits_are_carried_over(rig: RigFactory) -> None:
     """A run that continues as new keeps them, and their record."""
 
-    @tool(effect="read")
-    def work() -> str:
-        """Work."""
-        return "worked"
-
     gate = Gate()
+
+    @tool(effect="read")
+    def more() -> str:
+        """Work on."""
+        return "worked on"
 
     def script(x: Exchange) -> Reply:
         if x.turn == 0:
-            return call(gate.tool.spec.name)
+            return call("work")
         return call("more") if x.turn < 12 else text("Done.")
 
-    more = tool(effect="read", name="more")(work.function)
     limits = Limits(turns=2, repetition=100)
     history = HistoryPolicy(events=50)
     async with rig(script, tools=[gate.tool, more], limits=limits, history=history) as r:
