@@ -28,6 +28,16 @@ from workflows import boundary, cockpit
 _Body = TypeVar("_Body", bound=BaseModel)
 
 
+class _Run:
+    """What messages find. Before them: the SDK reads the types of a handler when it is made."""
+
+    refused: str | None
+    """Why the start was not one: then there is no state."""
+    state: RunState
+    acknowledging: bool
+    """Whether an update's answer may still be on its way."""
+
+
 def _accepts(
     name: str,
     body: type[_Body],
@@ -42,7 +52,7 @@ def _accepts(
     says what the sender should know of it.
     """
 
-    def read(run: Messages, args: Sequence[Any]) -> _Body:
+    def read(run: _Run, args: Sequence[Any]) -> _Body:
         said = boundary.body(body, args)
         if problem := refuse(run.state, said):
             raise ValueError(problem)
@@ -51,7 +61,7 @@ def _accepts(
     # With `*args`: a signal with a missing argument would raise inside the SDK and fail the
     # workflow task for ever.
     @workflow.update(name=name, description=about)
-    async def update(self: Messages, *args: Any) -> dict[str, str]:
+    async def update(self: _Run, *args: Any) -> dict[str, str]:
         note = take(self.state, boundary.body(body, args))
         self.acknowledging = True
         # Whatever the loop is at: the card tells of it now.
@@ -59,7 +69,7 @@ def _accepts(
         return {"accepted": name} | ({"note": note} if note else {})
 
     @update.validator
-    def check(self: Messages, *args: Any) -> None:
+    def check(self: _Run, *args: Any) -> None:
         # Refused here, an update leaves nothing in history.
         if self.refused is not None:
             raise boundary.refusal(self.refused)
@@ -70,7 +80,7 @@ def _accepts(
 
     # Works also while no worker is up; what an update would have refused is dropped.
     @workflow.signal(name=name, description=about)
-    def signal(self: Messages, *args: Any) -> None:
+    def signal(self: _Run, *args: Any) -> None:
         if self.refused is not None:
             return
         try:
@@ -82,14 +92,8 @@ def _accepts(
     return update, signal
 
 
-class Messages:
+class Messages(_Run):
     """The updates, signals and queries of a run, each by its name, so that the UI offers them."""
-
-    refused: str | None
-    """Why the start was not one: then there is no state."""
-    state: RunState
-    acknowledging: bool
-    """Whether an update's answer may still be on its way."""
 
     stop_update, stop_signal = _accepts(
         contract.STOP,
