@@ -110,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_pause(commands)
     _add_resume(commands)
     _add_raise_limits(commands)
+    _add_fork(commands)
     _add_artifacts(commands)
     _add_demo(commands)
     _add_dev(commands)
@@ -250,6 +251,38 @@ def _add_raise_limits(commands: Any) -> None:
     )
     parser.add_argument("--reason", default="", help="why, for those who look at it later")
     parser.add_argument("--actor", metavar="NAME", help="who asks (default: you)")
+    _add_json(parser)
+
+
+def _add_fork(commands: Any) -> None:
+    parser = _add(
+        commands,
+        "fork",
+        "branch:fork",
+        "Start a new run from what another one had said before a turn; print the new run's id.",
+    )
+    parser.add_argument("id", metavar="RUN", help="the id of the run that is forked")
+    parser.add_argument(
+        "--turn", type=_positive, required=True, metavar="N", help="the first turn of its own"
+    )
+    parser.add_argument(
+        "--edit",
+        metavar="TEXT",
+        help="what the model reads in place of the last message, or after the last results",
+    )
+    parser.add_argument(
+        "--id", dest="new_id", metavar="NEW", help="the new run's id; one that exists stays"
+    )
+    parser.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a bound on the new run, such as turns=20; repeatable",
+    )
+    parser.add_argument(
+        "--task-queue", metavar="NAME", help="of the workers (also TURNKEEPER_TASK_QUEUE)"
+    )
     _add_json(parser)
 
 

@@ -340,6 +340,7 @@ def build_worker(
     from activities import neighbours
     from activities.asking import Asking
     from activities.execute import Execute
+    from activities.fork import Fork
     from activities.generate import Generate
     from activities.load_agent import LoadAgent
     from activities.memory import Memories
@@ -391,6 +392,7 @@ def build_worker(
             load_agent.run,
             Generate(views, asking, redactor).run,
             execute.run,
+            Fork(client, views, store, redactor).run,
             Seal(views, store, redactor).run,
             Summarise(views, asking, redactor).run,
             Shorten(views, store, redactor).run,

@@ -51,6 +51,7 @@ from turnkeeper.contract import (
     STOP,
     TASK_QUEUE,
     WORKFLOW,
+    ForkRequest,
     PauseRequest,
     RaiseLimitsRequest,
     ResolveRequest,
@@ -81,6 +82,7 @@ from turnkeeper.outside import (
     summary_of,
     unknown_of,
 )
+from turnkeeper.source import forkable, request_of
 from turnkeeper.spec import Limits
 from turnkeeper.text import one_line
 
@@ -180,7 +182,71 @@ class AgentClient:
         """
         _not_in_a_workflow()
         request = _request(agent, prompt, limits, request_key, metadata)
-        chosen = id if id is not None else f"{agent}-{secrets.token_hex(4)}"
+        return await self._begin(request, id, task_timeout)
+
+    async def fork(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        turn: int,
+        edit: str | None = None,
+        *,
+        new_id: str | None = None,
+        run_id: str | None = None,
+        limits: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> AgentRunHandle:
+        """Start a new run that begins with what another one, open or closed, had said before the
+        generation of a turn. That run stays as it is.
+
+        The fork is of the agent as it is deployed now. Its idempotency keys are its own: what the
+        other run did from that turn on may be done again. Its turns are counted on from there, its
+        tokens and time from zero.
+
+        Args:
+            id: of the run that is forked.
+            turn: from 1 to the one after its last reply.
+            edit: what the model reads in place of the last message, if it has not read that by
+                then, or else after the results.
+            new_id: as `id` of `start`; the same fork with the same id again gives the run that
+                exists.
+            run_id: of an earlier execution, say one that `retry_from` has replaced.
+            limits: fields of `Limits` that replace those the other run was started with.
+            metadata: instead of the other run's.
+
+        Raises:
+            InvalidRequest: there is no such turn, or it is not finished yet.
+            LookupError: there is no such run.
+            StateLost: a stored part of its transcript is missing or was changed.
+            ConnectionError: the server cannot be reached.
+        """
+        _not_in_a_workflow()
+        asked = {"workflow_id": id, "turn": turn, "edit": edit, "run_id": run_id}
+        _check(ForkRequest, asked)
+        fork = ForkRequest.model_validate(asked)
+        try:
+            prefix = await forkable(self.client, self._artifacts(), fork)
+            source = await request_of(self.client, fork)
+        except ValueError as error:
+            raise _invalid(str(error)) from None
+        except RPCError as error:
+            raise readable(error, id, self.client) from error
+        request = _request(
+            source.agent,
+            [*prefix.read, *prefix.unread][0].value["text"],
+            {**source.limits, **(limits or {})},
+            None,
+            source.metadata if metadata is None else metadata,
+            fork=fork,
+        )
+        return await self._begin(request, new_id, None)
+
+    async def _begin(
+        self,
+        request: RunRequest,
+        id: str | None,  # noqa: A002 - Temporal's word for it
+        task_timeout: float | None,
+    ) -> AgentRunHandle:
+        chosen = id if id is not None else f"{request.agent}-{secrets.token_hex(4)}"
         if not RUN_ID.fullmatch(chosen):
             raise _invalid(
                 f"id: {one_line(chosen, 80)!r}: use 1 to 200 letters, digits and _ . : / @ + = -, "
@@ -741,6 +807,10 @@ class AgentRunHandle:
         """See `AgentClient.resume`."""
         return await self.client.resume(self.id, actor)
 
+    async def fork(self, turn: int, edit: str | None = None, **options: Any) -> AgentRunHandle:
+        """See `AgentClient.fork`."""
+        return await self.client.fork(self.id, turn, edit, **options)
+
     async def raise_limits(
         self, limits: Mapping[str, Any], reason: str = "", actor: str | None = None
     ) -> Widened:
@@ -773,11 +843,14 @@ def _request(
     limits: Mapping[str, Any] | None,
     request_key: str | None,
     metadata: Mapping[str, str] | None,
+    *,
+    fork: ForkRequest | None = None,
 ) -> RunRequest:
     body: dict[str, Any] = {"agent": agent, "prompt": prompt}
     body |= {"limits": dict(limits)} if limits else {}
     body |= {"request_key": request_key} if request_key is not None else {}
     body |= {"metadata": dict(metadata)} if metadata else {}
+    body |= {"fork": fork.model_dump(exclude_none=True)} if fork else {}
     try:
         return read_public(RunRequest, body)
     except ValueError as error:

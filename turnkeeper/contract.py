@@ -30,6 +30,7 @@ TASK_QUEUE = "turnkeeper"
 
 LOAD_AGENT = "run.load_agent"
 GENERATE = "run.generate"
+FORK = "run.fork"
 SEAL = "run.seal"
 SUMMARISE = "run.summarise"
 SHORTEN = "run.shorten"
@@ -82,6 +83,25 @@ class _Inner(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
+class ForkRequest(Strict):
+    """Begin with what was said in another run, before the generation of a turn."""
+
+    workflow_id: Annotated[str, Field(min_length=1, max_length=1_000)]
+    run_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """Of the execution that is read; None is the last one, which knows what those before said."""
+    turn: Annotated[int, Field(ge=1, le=1_000_000)]
+    edit: Annotated[str, Field(min_length=1, max_length=200_000)] | None = None
+    """What the model reads in place of the last message, if it has not read that yet, or else after
+    all that was said."""
+
+    @field_validator("edit")
+    @classmethod
+    def _says_something(cls, value: str | None) -> str | None:
+        if value is not None and not value.strip():
+            raise ValueError("is blank")
+        return value
+
+
 class RunRequest(Strict):
     """The input of a run."""
 
@@ -93,6 +113,8 @@ class RunRequest(Strict):
     """The caller's name of this piece of work: effects of a repeated start have the same keys."""
     metadata: Annotated[dict[str, str], Field(max_length=32)] = Field(default_factory=dict)
     """Strings for tools and operators; `tenant` is searchable, `principal` is `ctx.principal`."""
+    fork: ForkRequest | None = None
+    """Begin with a part of another run; then the prompt is a title for people, and not said."""
 
     @field_validator("prompt")
     @classmethod
@@ -470,6 +492,25 @@ class Epoch(_Inner):
     """In the view, after the opening."""
     said: Position
     """In the transcript, where the opening was made."""
+
+
+class ForkInput(_Inner):
+    """What `run.fork` is asked."""
+
+    fork: ForkRequest
+
+
+class ForkOutput(_Inner):
+    """What a fork begins with, now its own."""
+
+    base: Position
+    """What the model has read or said."""
+    sealed: Sealed | None = None
+    """The same; None if it is nothing."""
+    unread: list[Entry]
+    bytes: int = 0
+    """Of what the model has read or said."""
+    timing: Timing = Field(default_factory=Timing)
 
 
 class SealInput(_Inner):

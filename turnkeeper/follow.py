@@ -25,6 +25,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper import replies
 from turnkeeper.contract import (
+    FORK,
     GENERATE,
     LOAD_AGENT,
     NOT_HERE,
@@ -36,6 +37,7 @@ from turnkeeper.contract import (
     Epoch,
     ExecuteInput,
     ExecuteOutput,
+    ForkOutput,
     GenerateInput,
     GenerateOutput,
     LoadAgentOutput,
@@ -193,6 +195,7 @@ class _Narrator:
         }
         self._outputs: dict[str, Callable[[_Begun, Sequence[Payload]], Any]] = {
             LOAD_AGENT: self._loaded,
+            FORK: self._forked,
             GENERATE: self._replied,
             SUMMARISE: self._summarised,
             SHORTEN: self._shortened,
@@ -273,6 +276,11 @@ class _Narrator:
         tools = ", ".join(t.name for t in spec.tools) or "none"
         return [("START", 0, f"agent {spec.name}, model {self._model}, tools: {tools}")]
 
+    async def _forked(self, _begun: _Begun, payloads: Sequence[Payload]) -> _Told:
+        begun = await self._read(payloads, ForkOutput)
+        said = begun.base.entries + len(begun.unread)
+        return [("START", 0, f"a fork: {_count(said, 'entry', 'entries')} of another run")]
+
     async def _summarised(self, begun: _Begun, payloads: Sequence[Payload]) -> _Told:
         written = await self._read(payloads, SummariseOutput)
         self._usage = self._usage.plus(written.usage)
@@ -305,7 +313,7 @@ class _Narrator:
         begun = self._begun.pop(failed.scheduled_event_id or timed_out.scheduled_event_id, None)
         if begun is None:
             return []
-        phases = {GENERATE: "GENERATE", LOAD_AGENT: "START"}
+        phases = {GENERATE: "GENERATE", LOAD_AGENT: "START", FORK: "START"}
         phase = phases.get(begun.name, "RESUME" if begun.name.startswith("run.") else "EXECUTE")
         failure = failed.failure if failed.scheduled_event_id else timed_out.failure
         # Said first: a long reason is cut.

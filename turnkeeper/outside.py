@@ -26,6 +26,7 @@ from temporalio.exceptions import TimeoutError as TemporalTimeout
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.contract import (
+    FORK,
     GENERATE,
     LOAD_AGENT,
     SEAL,
@@ -204,6 +205,7 @@ def _progress(call: ToolRun, waiting: Sequence[UnknownCall]) -> str:
 _WHAT = {
     GENERATE: "a reply",
     LOAD_AGENT: "the agent's definition",
+    FORK: "what was said in the run that it forks",
     SEAL: "the artifact store",
     SUMMARISE: "a summary of earlier turns",
     SHORTEN: "a shorter view",

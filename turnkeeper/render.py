@@ -67,6 +67,8 @@ def run_card(state: RunState, workflow_id: str = "ID") -> str:
     """The run at a glance, as markdown of at most `CARD_BYTES` bytes, for Temporal's details."""
     asked = f"Asked: {_md(state.request.prompt)}"
     parts = [_headline(state), asked, "\n".join(_limits_used(state))]
+    if (fork := state.request.fork) is not None:
+        parts.insert(2, f"A fork of {_code(fork.workflow_id, 250)} before turn {fork.turn}.")
     if state.unknown:
         parts.append(_unknown(state, workflow_id))
     if state.control.raised:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from turnkeeper.context import MAX_IN_VAIN, Context, Room
 from turnkeeper.contract import (
+    ForkOutput,
     GenerateOutput,
     RaiseLimitsRequest,
     ResolveRequest,
@@ -175,6 +176,12 @@ class RunState(BaseModel):
     """The limit at which the last answer was asked for."""
     outcome: str | None = None
     reason: str | None = None
+
+    def take_over(self, begun: ForkOutput, turn: int) -> None:
+        """Begin with what was said in another run before the generation of that turn."""
+        self.base, self.sealed, self.pending = begun.base, begun.sealed, begun.unread
+        self.turn = turn
+        self.context.take_over(begun.bytes)
 
     # --- GENERATE -------------------------------------------------------------------------------
 

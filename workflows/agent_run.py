@@ -36,6 +36,7 @@ from turnkeeper.spec import ToolSpec
 from turnkeeper.state import EMPTY_REPLY, MAX_CONTINUED, MAX_DISCARDED, Call, Phase, RunState
 from turnkeeper.text import clip, one_line
 from workflows import boundary, cockpit, failures, options
+from workflows.beginning import Forks
 from workflows.hold import Holds
 from workflows.messages import Messages
 from workflows.pace import Pace
@@ -53,7 +54,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(Holds, MakesRoom, Messages):
+class AgentRun(Forks, Holds, MakesRoom, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init
@@ -82,6 +83,7 @@ class AgentRun(Holds, MakesRoom, Messages):
         try:
             if self.state.spec is None:
                 await self._alone(self._load())
+                await self._take_over()
             self.timer = asyncio.create_task(self._deadline())
             while self.state.outcome is None:
                 await self._step()
