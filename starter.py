@@ -111,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_resume(commands)
     _add_raise_limits(commands)
     _add_fork(commands)
+    _add_retry(commands)
     _add_artifacts(commands)
     _add_demo(commands)
     _add_dev(commands)
@@ -283,6 +284,27 @@ def _add_fork(commands: Any) -> None:
     parser.add_argument(
         "--task-queue", metavar="NAME", help="of the workers (also TURNKEEPER_TASK_QUEUE)"
     )
+    _add_json(parser)
+
+
+def _add_retry(commands: Any) -> None:
+    parser = _add(
+        commands,
+        "retry",
+        "branch:retry",
+        "Run a run again from a turn on, under its own id and keys; what came after is replaced.",
+    )
+    parser.add_argument("id", metavar="RUN", help="the run's id")
+    parser.add_argument(
+        "--turn", type=_positive, required=True, metavar="N", help="the first turn to run again"
+    )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="also if these turns have changed the world; without it, what they did is listed",
+    )
+    parser.add_argument("--reason", default="", help="why, for those who look at it later")
+    parser.add_argument("--actor", metavar="NAME", help="who asks (default: you)")
     _add_json(parser)
 
 

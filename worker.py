@@ -346,6 +346,7 @@ def build_worker(
     from activities.memory import Memories
     from activities.pictures import Pictures
     from activities.redact import Redactor
+    from activities.resets import Resets
     from activities.runners import Runners
     from activities.seal import Seal
     from activities.shorten import Shorten
@@ -363,7 +364,8 @@ def build_worker(
     asking = Asking(Pictures(store), providers, redactor)
     runners = Runners(most=min(settings.max_activities, 16))
     memories = Memories(client, store)
-    execute = Execute(registry, store, redactor, threads, runners, memories=memories)
+    resets = Resets(client, redactor)
+    execute = Execute(registry, store, redactor, threads, runners, memories=memories, resets=resets)
 
     class Serving(Worker):
         async def shutdown(self) -> None:

@@ -63,7 +63,7 @@ from turnkeeper.contract import (
     read_public,
 )
 from turnkeeper.diagnosis import Diagnosis, diagnose
-from turnkeeper.errors import InvalidRequest, StateLost, error_for
+from turnkeeper.errors import EffectsRepeated, InvalidRequest, StateLost, error_for
 from turnkeeper.follow import Step, follow
 from turnkeeper.history import HistoryReader, Transcript, read_transcript
 from turnkeeper.messages import ask, leave
@@ -82,6 +82,7 @@ from turnkeeper.outside import (
     summary_of,
     unknown_of,
 )
+from turnkeeper.retry import find_turn, repeated_text, reset
 from turnkeeper.source import forkable, request_of
 from turnkeeper.spec import Limits
 from turnkeeper.text import one_line
@@ -239,6 +240,53 @@ class AgentClient:
             fork=fork,
         )
         return await self._begin(request, new_id, None)
+
+    async def retry_from(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        turn: int,
+        *,
+        again: bool = False,
+        reason: str = "",
+        actor: str | None = None,
+    ) -> AgentRunHandle:
+        """Run a run, open or closed, again from the generation of a turn, in its own place: what it
+        had said before stays, what came after is gone from its transcript.
+
+        The keys stay the same. What was sent to the run after that turn (a stop, a pause, raised
+        limits) is forgotten. An open run is terminated where it is; a call that is at work then may
+        still take effect.
+
+        Args:
+            id: the run's id.
+            turn: the first turn to be run again.
+            again: also if calls of these turns may have changed the world.
+            reason: why; stands in Temporal's history.
+            actor: who asks.
+
+        Returns:
+            the same run, with the `run_id` of the execution that goes on.
+
+        Raises:
+            EffectsRepeated: such calls were found, and `again` is false; the message says what
+                would become of each. Nothing was done.
+            InvalidRequest: there is no such turn, or the run's time is over.
+            LookupError: there is no such run.
+            ConnectionError: the server cannot be reached.
+        """
+        await self._describe(id)
+        by = f" by {actor}" if actor else ""
+        why = f"retry from turn {turn}{by}: {reason or 'no reason given'}"
+        try:
+            point = await find_turn(self.client, id, turn)
+            if point.effects and not again:
+                raise EffectsRepeated(repeated_text(id, turn, point.effects), point.effects)
+            run_id = await reset(self.client, id, point, why)
+        except ValueError as error:
+            raise _invalid(str(error)) from None
+        except RPCError as error:
+            raise readable(error, id, self.client) from error
+        return AgentRunHandle(self, id, run_id=run_id, existed=True)
 
     async def _begin(
         self,
@@ -775,7 +823,7 @@ class AgentRunHandle:
         self.client = client
         self.id = id
         self.run_id = run_id
-        """Temporal's id of the first execution; None for a run that existed."""
+        """Temporal's id of the execution that was started; None for a run that existed."""
         self.existed = existed
         """Whether the id was taken: the run goes by its own, earlier request."""
 
@@ -810,6 +858,12 @@ class AgentRunHandle:
     async def fork(self, turn: int, edit: str | None = None, **options: Any) -> AgentRunHandle:
         """See `AgentClient.fork`."""
         return await self.client.fork(self.id, turn, edit, **options)
+
+    async def retry_from(
+        self, turn: int, *, again: bool = False, reason: str = "", actor: str | None = None
+    ) -> AgentRunHandle:
+        """See `AgentClient.retry_from`."""
+        return await self.client.retry_from(self.id, turn, again=again, reason=reason, actor=actor)
 
     async def raise_limits(
         self, limits: Mapping[str, Any], reason: str = "", actor: str | None = None

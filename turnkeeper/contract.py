@@ -457,6 +457,8 @@ class ExecuteInput(_Inner):
     metadata: dict[str, str] = Field(default_factory=dict)
     repeated: bool = False
     """Whether an earlier run, or one that was reset, may have used the key already."""
+    reset: bool | None = None
+    """Whether the run was reset: a call under the same key may stand in what was replaced."""
     key_ttl: float | None = None
     """See `ToolSpec`."""
     images: int = MAX_RESULT_IMAGES

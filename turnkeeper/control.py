@@ -42,7 +42,10 @@ class Control(BaseModel):
     pause: PauseRequest | None = None
     """Asked for and not resumed."""
     held: Paused | None = None
-    """Once the run has come to where it waits: what it has published of that."""
+    """Once the run has come to where it waits: what it has published of that, until it publishes
+    that it goes on."""
+    released: bool = False
+    """Whether somebody has resumed it since."""
     raised: list[Raised] = Field(default_factory=list)
     """Limits that were raised: the last ones, for the run card."""
     early: list[RaiseLimitsRequest] = Field(default_factory=list)
@@ -59,15 +62,26 @@ class Control(BaseModel):
         """Somebody lets the run go on."""
         if self.pause is None:
             return "it was not paused"
-        self.pause = self.held = None
+        self.pause = None
+        self.released = True
         return None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the run waits to be resumed."""
+        return self.pause is not None and self.held is not None
 
     def hold(self, now: float) -> None:
         """The run waits from now on."""
         assert self.pause is not None
+        self.released = False
         self.held = Paused(
             reason=one_line(self.pause.reason, _REASON), actor=self.pause.actor, since=now
         )
+
+    def go_on(self) -> None:
+        """The run no longer waits."""
+        self.held, self.released = None, False
 
     def note_raise(self, said: RaiseLimitsRequest, what: str) -> None:
         """Remember who has raised which limits."""

@@ -78,7 +78,6 @@ _BEGINS = {
 """What is said of activities between the turns."""
 
 _HARMLESS = (
-    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW,
     WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
     WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
 )
@@ -115,16 +114,33 @@ async def follow(client: Client, workflow_id: str) -> AsyncIterator[Step]:
         RPCError: there is no such run, or the server stays away.
     """
     described = await client.get_workflow_handle(workflow_id).describe()
-    run_id = described.raw_info.first_run_id or described.run_id
+    todo = await _executions(client, workflow_id, described.run_id)
     narrator = _Narrator(client.data_converter)
-    while run_id:
-        next_run = ""
+    while todo:
+        run_id, next_run = todo.pop(0), ""
         async for event in _events(client, workflow_id, run_id):
             for step in await narrator.take(event):
                 yield step
             continued = event.workflow_execution_continued_as_new_event_attributes
             next_run = continued.new_execution_run_id or next_run
-        run_id = next_run
+        # Of those that are known a reset may have replaced the next one.
+        todo = todo or ([next_run] if next_run else [])
+
+
+async def _executions(client: Client, workflow_id: str, run_id: str) -> list[str]:
+    """The executions that led to this one, as far as the server keeps them, and itself."""
+    found: list[str] = []
+    while run_id:
+        found.insert(0, run_id)
+        handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+        try:
+            first = await anext(handle.fetch_history_events(page_size=1))
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND or len(found) == 1:
+                raise
+            return found[1:]
+        run_id = first.workflow_execution_started_event_attributes.continued_execution_run_id
+    return found
 
 
 async def _events(client: Client, workflow_id: str, run_id: str) -> AsyncIterator[HistoryEvent]:
@@ -357,6 +373,8 @@ class _Narrator:
 
     async def _stuck(self, event: HistoryEvent) -> _Told:
         failed = event.workflow_task_failed_event_attributes
+        if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
+            return [("START", 0, f"the run was reset: {_why(failed.failure)}")]
         if failed.cause in _HARMLESS:
             return []
         return [("PROBLEM", self._turn, f"a workflow task failed: {_why(failed.failure)}")]

@@ -95,7 +95,7 @@ def waiting_for(state: RunState) -> str:
     if state.making_room:
         return "a shorter view, since the conversation has outgrown the model's window"
     if state.phase is Phase.GENERATE:
-        held = state.control.held
+        held = state.control.held if state.control.waits else None
         return resume_awaited(held) if held else f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
     if waiting := [c for c in state.calls if c.status == "waiting"]:
@@ -162,7 +162,7 @@ def _raised(raised: Raised) -> str:
 def _paused(state: RunState, workflow_id: str) -> str:
     pause = state.control.pause
     assert pause is not None
-    when = "" if state.control.held else ", as soon as this turn is done"
+    when = "" if state.control.waits else ", as soon as this turn is done"
     command = _code(f"starter.py {resuming(workflow_id)}", 350)
     return (
         f"**Paused**{when}: {_md(paused_words(pause), 400)}. The time limit goes on.\n\n"

@@ -171,6 +171,8 @@ class RunState(BaseModel):
     """Accepted, and not applied yet."""
 
     control: Control = Field(default_factory=Control)
+    was_reset: bool = False
+    """Whether this execution, or one before it, came in the place of another one."""
     stop: StopRequest | None = None
     closing: str | None = None
     """The limit at which the last answer was asked for."""

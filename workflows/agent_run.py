@@ -102,7 +102,7 @@ class AgentRun(Forks, Holds, MakesRoom, Messages):
         state = self.state
         if self._interrupted():
             self._end_interrupted()
-        elif state.phase == Phase.GENERATE and state.control.pause is not None:
+        elif state.phase == Phase.GENERATE and (state.control.pause or state.control.held):
             await self._hold()
         elif state.phase == Phase.GENERATE:
             await self._generate()
@@ -264,6 +264,7 @@ class AgentRun(Forks, Holds, MakesRoom, Messages):
             images=state.result_images(call),
             metadata=state.request.metadata,
             repeated=self._is_repeated(),
+            reset=True if self._was_reset() else None,
             key_ttl=tool.key_ttl,
         )
         try:
@@ -286,6 +287,14 @@ class AgentRun(Forks, Holds, MakesRoom, Messages):
         return (
             self.state.request.request_key is not None or info.run_id != info.first_execution_run_id
         )
+
+    def _was_reset(self) -> bool:
+        """Whether turns of this run may have been run before, in an execution that was replaced."""
+        info = workflow.info()
+        if info.run_id != info.original_execution_run_id:
+            # Noted: the execution that this one continues as does not differ so.
+            self.state.was_reset = True
+        return self.state.was_reset
 
     def _without_result(self, call: Call, told: failures.Told) -> None:
         if told.outcome != "unknown" or self.state.pinned.on_unknown is None:

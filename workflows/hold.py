@@ -24,20 +24,23 @@ class Holds:
         raise NotImplementedError
 
     async def _hold(self) -> None:
-        """Until the run is resumed, or is to end: its time limit goes on."""
+        """Until the run is resumed, or is to end: its time limit goes on.
+
+        Also of a run that was resumed while it continued as new: it has to publish that.
+        """
         state, control = self.state, self.state.control
         while control.pause is not None and self._goes_on():
-            if control.held is None:
+            # Resumed and paused again in one breath, it publishes who pauses it now.
+            if control.held is None or control.released:
                 control.hold(workflow.time())
                 cockpit.publish_hold(state)
             cockpit.show(state)
             if self._outgrows():
                 await self._continue_as_new()
-            # Resumed and paused again in one breath, it publishes who pauses it now.
             await workflow.wait_condition(
-                lambda: control.held is None or self._outgrows() or not self._goes_on()
+                lambda: control.released or self._outgrows() or not self._goes_on()
             )
-        control.held = None
+        control.go_on()
         cockpit.publish_hold(state)
 
     def _goes_on(self) -> bool:
