@@ -10,6 +10,7 @@ from temporalio.client import WorkflowUpdateFailedError
 
 from tests.rig import Rig, RigFactory, is_failed_task, until
 from turnkeeper import Limits, tool
+from turnkeeper.artifacts import FolderStore
 from turnkeeper.client import AgentClient, AgentRunHandle, RunSummary
 from turnkeeper.contract import PAUSE, RESUME
 from turnkeeper.spec import HistoryPolicy
@@ -59,6 +60,20 @@ async def paused_at_the_boundary(r: Rig, gate: Gate) -> AgentRunHandle:
     gate.go.set()
     await held(r, run)
     return run
+
+
+def slow_store(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Writes to the artifact store wait: set when the first one has come, and to let them go."""
+    reached, go = asyncio.Event(), asyncio.Event()
+    put = FolderStore.put
+
+    async def slow(store: FolderStore, owner: str, data: bytes) -> str:
+        reached.set()
+        await go.wait()
+        return await put(store, owner, data)
+
+    monkeypatch.setattr(FolderStore, "put", slow)
+    return reached, go
 
 
 async def card(r: Rig, run: AgentRunHandle) -> str:
@@ -256,19 +271,28 @@ async def test_a_paused_run_continues_as_new(rig: RigFactory) -> None:
         assert await r.task_failures() == 0
 
 
+async def test_resumed_while_it_continues_as_new(
+    rig: RigFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next execution goes on, and nothing says any more that it is paused."""
+    reached, go = slow_store(monkeypatch)
+    gate = Gate()
+    async with rig(one_call, tools=[gate.tool], history=HistoryPolicy(events=50)) as r:
+        run = await paused_at_the_boundary(r, gate)
+        while not reached.is_set():
+            await run.pause("again")
+        assert await run.resume() == "resuming"
+        go.set()
+        assert (await run.result(timeout=20)).answer == "Done."
+        assert len(await r.carried(run.id)) == 1
+        described = await r.client.get_workflow_handle(run.id).describe()
+        assert await described.memo_value("paused", None) is None
+        assert await r.task_failures() == 0
+
+
 async def test_paused_while_it_seals(rig: RigFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pause that comes while a run continues as new holds it in its next execution."""
-    from turnkeeper.artifacts import FolderStore
-
-    reached, go = asyncio.Event(), asyncio.Event()
-    put = FolderStore.put
-
-    async def slow(store: FolderStore, owner: str, data: bytes) -> str:
-        reached.set()
-        await go.wait()
-        return await put(store, owner, data)
-
-    monkeypatch.setattr(FolderStore, "put", slow)
+    reached, go = slow_store(monkeypatch)
 
     @tool(effect="read")
     async def work() -> str:
