@@ -134,7 +134,7 @@ async def test_operators_see_who_paused_it_and_how_to_go_on(rig: RigFactory) -> 
     async with rig(one_call, tools=[gate.tool]) as r:
         run = await paused_at_the_boundary(r, gate)
         shown = await card(r, run)
-        assert "paused by ann: the vendor is down. The time limit goes on." in shown
+        assert "**Paused** by ann: the vendor is down. The time limit goes on." in shown
         assert f"`starter.py resume {run.id}`" in shown
         assert 'the update `resume` with `{"actor": "..."}`' in shown
         found = await held(r, run)
@@ -167,7 +167,8 @@ async def test_the_card_tells_of_a_pause_before_the_boundary(rig: RigFactory) ->
         async with asyncio.timeout(20):
             await gate.reached.wait()
         await run.pause("the vendor is down", "ann")
-        assert "**Paused**, as soon as this turn is done: paused by ann" in await card(r, run)
+        told = "**Paused** by ann: the vendor is down. It waits once this turn is done."
+        assert told in await card(r, run)
         gate.go.set()
         await held(r, run)
         await run.resume()

@@ -162,10 +162,11 @@ def _raised(raised: Raised) -> str:
 def _paused(state: RunState, workflow_id: str) -> str:
     pause = state.control.pause
     assert pause is not None
-    when = "" if state.control.waits else ", as soon as this turn is done"
+    when = "" if state.control.waits else " It waits once this turn is done."
+    told = _md(paused_words(pause), 400).removeprefix("paused")
     command = _code(f"starter.py {resuming(workflow_id)}", 350)
     return (
-        f"**Paused**{when}: {_md(paused_words(pause), 400)}. The time limit goes on.\n\n"
+        f"**Paused**{told}.{when} The time limit goes on.\n\n"
         f'To resume it: {command}, or the update `resume` with `{{"actor": "..."}}`.'
     )
 
