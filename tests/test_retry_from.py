@@ -230,10 +230,14 @@ async def test_an_open_run_is_retried(rig: RigFactory) -> None:
         with pytest.raises(EffectsRepeated, match="running: turn 2, slow"):
             await run.retry_from(2)
         assert (await run.status()).phase == "EXECUTE"
+        awaited = asyncio.create_task(run.result(timeout=30))
+        await asyncio.sleep(0.2)
         again = await run.retry_from(2, again=True)
         gate.go.set()
         result = await again.result(timeout=20)
         assert (result.answer, result.turns) == ("Done.", 2)
+        # Who waited for the run waits for what it is now.
+        assert await awaited == result
 
 
 async def test_what_was_said_to_the_run_after_that_turn_is_forgotten(rig: RigFactory) -> None:

@@ -336,12 +336,9 @@ class AgentClient:
             TimeoutError: the run goes on after `timeout` seconds.
         """
         _not_in_a_workflow()
-        handle = self.client.get_workflow_handle(id, result_type=RunResult)
         try:
             async with asyncio.timeout(timeout):
-                result: RunResult = await handle.result()
-        except WorkflowFailureError as error:
-            result = result_of_failure(error.cause)
+                result = await self._result(id)
         except RPCError as error:
             raise readable(error, id, self.client) from error
         if check and result.outcome != "completed":
@@ -660,6 +657,18 @@ class AgentClient:
         return await outcomes_of(self.client, await self._describe(id))
 
     # --- inside ---------------------------------------------------------------------------------
+
+    async def _result(self, run: str) -> RunResult:
+        """How a run ends, also over resets: each terminates the execution that was open."""
+        handle = self.client.get_workflow_handle(run, result_type=RunResult)
+        while True:
+            try:
+                result: RunResult = await handle.result()
+            except WorkflowFailureError as error:
+                result = result_of_failure(error.cause)
+            terminated = WorkflowExecutionStatus.TERMINATED
+            if result.outcome != "terminated" or (await handle.describe()).status is terminated:
+                return result
 
     async def _follow(self, run: str) -> AsyncIterator[Step]:
         try:
