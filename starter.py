@@ -110,6 +110,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_unknown(commands)
     _add_stop(commands)
     _add_export(commands)
+    _add_pause(commands)
+    _add_resume(commands)
+    _add_raise_limits(commands)
+    _add_fork(commands)
+    _add_retry(commands)
     _add_artifacts(commands)
     _add_demo(commands)
     _add_dev(commands)
@@ -245,17 +250,99 @@ def _add_approvals(commands: Any) -> None:
 
 
 def _add_stop(commands: Any) -> None:
-    parser = _add(
-        commands,
-        "stop",
-        "runs:stop",
-        "Stop a run; or all that are chosen, shown first, with --yes.",
+    parser = _add_verb(commands, "stop", "stopped", "Stop a run")
+    parser.add_argument("--reason", default="", help="why, for those who look at it later")
+
+
+def _add_pause(commands: Any) -> None:
+    parser = _add_verb(
+        commands, "pause", "paused", "Let a run wait before its next turn; its time limit goes on"
     )
+    parser.add_argument("--reason", default="", help="why, for those who look at it meanwhile")
+
+
+def _add_resume(commands: Any) -> None:
+    _add_verb(commands, "resume", "resumed", "Let a paused run go on")
+
+
+def _add_verb(commands: Any, name: str, done: str, summary: str) -> argparse.ArgumentParser:
+    """A command for one run, or for all that are chosen."""
+    whole = f"{summary}; or all that are chosen, shown first, with --yes."
+    parser = _add(commands, name, f"control:{name}", whole)
     parser.add_argument("id", nargs="?", metavar="ID", help="the run's id")
     add_selection(parser)
-    parser.add_argument("--yes", action="store_true", help="stop all that are chosen")
+    parser.add_argument("--yes", action="store_true", help=f"all that are chosen are {done}")
     parser.add_argument(
         "--count", type=_positive, default=1_000, metavar="N", help="at most so many (default 1000)"
+    )
+    parser.add_argument("--actor", metavar="NAME", help="who asks (default: you)")
+    _add_json(parser)
+    return parser
+
+
+def _add_raise_limits(commands: Any) -> None:
+    parser = _add(
+        commands, "raise-limits", "control:raise_limits", "Raise limits before a run reaches them."
+    )
+    parser.add_argument("id", metavar="ID", help="the run's id")
+    parser.add_argument(
+        "limits",
+        nargs="+",
+        metavar="NAME=VALUE",
+        help="such as turns=100 or wall_seconds=7200; null for no limit",
+    )
+    parser.add_argument("--reason", default="", help="why, for those who look at it later")
+    parser.add_argument("--actor", metavar="NAME", help="who asks (default: you)")
+    _add_json(parser)
+
+
+def _add_fork(commands: Any) -> None:
+    parser = _add(
+        commands,
+        "fork",
+        "branch:fork",
+        "Start a new run from what another one had said before a turn; print the new run's id.",
+    )
+    parser.add_argument("id", metavar="RUN", help="the id of the run that is forked")
+    parser.add_argument(
+        "--turn", type=_positive, required=True, metavar="N", help="the first turn of its own"
+    )
+    parser.add_argument(
+        "--edit",
+        metavar="TEXT",
+        help="what the model reads in place of the last message, or after the last results",
+    )
+    parser.add_argument(
+        "--id", dest="new_id", metavar="NEW", help="the new run's id; one that exists stays"
+    )
+    parser.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a bound on the new run, such as turns=20; repeatable",
+    )
+    parser.add_argument(
+        "--task-queue", metavar="NAME", help="of the workers (also TURNKEEPER_TASK_QUEUE)"
+    )
+    _add_json(parser)
+
+
+def _add_retry(commands: Any) -> None:
+    parser = _add(
+        commands,
+        "retry",
+        "branch:retry",
+        "Run a run again from a turn on, under its own id and keys; what came after is replaced.",
+    )
+    parser.add_argument("id", metavar="RUN", help="the run's id")
+    parser.add_argument(
+        "--turn", type=_positive, required=True, metavar="N", help="the first turn to run again"
+    )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="also if these turns have changed the world; without it, what they did is listed",
     )
     parser.add_argument("--reason", default="", help="why, for those who look at it later")
     parser.add_argument("--actor", metavar="NAME", help="who asks (default: you)")

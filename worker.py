@@ -340,11 +340,13 @@ def build_worker(
     from activities import neighbours
     from activities.asking import Asking
     from activities.execute import Execute
+    from activities.fork import Fork
     from activities.generate import Generate
     from activities.load_agent import LoadAgent
     from activities.memory import Memories
     from activities.pictures import Pictures
     from activities.redact import Redactor
+    from activities.resets import Resets
     from activities.runners import Runners
     from activities.seal import Seal
     from activities.shorten import Shorten
@@ -363,7 +365,8 @@ def build_worker(
     asking = Asking(Pictures(store), providers, redactor)
     runners = Runners(most=min(settings.max_activities, 16))
     memories = Memories(client, store)
-    execute = Execute(registry, store, redactor, threads, runners, memories=memories)
+    resets = Resets(client, redactor)
+    execute = Execute(registry, store, redactor, threads, runners, memories=memories, resets=resets)
 
     class Serving(Worker):
         async def shutdown(self) -> None:
@@ -393,6 +396,7 @@ def build_worker(
             Generate(views, asking, redactor).run,
             execute.run,
             Verifying(registry, threads, redactor).run,
+            Fork(client, views, store, redactor).run,
             Seal(views, store, redactor).run,
             Summarise(views, asking, redactor).run,
             Shorten(views, store, redactor).run,

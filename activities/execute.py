@@ -31,6 +31,7 @@ from activities.probing import ask
 from activities.pulse import timing
 from activities.redact import Redactor
 from activities.registry import Registry
+from activities.resets import Resets
 from activities.results import Parts, Unreadable, content_of, extract, heft, sendable
 from activities.runners import Runners, in_process
 from turnkeeper.artifacts import ArtifactStore
@@ -73,6 +74,7 @@ class Execute:
         runners: Runners,
         *,
         memories: Memories,
+        resets: Resets,
     ) -> None:
         self.in_flight = InFlight()
         """The calls that this worker is at."""
@@ -82,6 +84,7 @@ class Execute:
         self._threads = threads
         self._runners = runners
         self._memories = memories
+        self._resets = resets
 
     @activity.defn(dynamic=True)
     async def run(self, args: Sequence[RawValue]) -> ExecuteOutput:
@@ -120,21 +123,39 @@ class Execute:
             if again:
                 await self._refuse_stale(asked, lease)
                 self._count_silent(asked, attempts)
-            if asked.effect == "reconcilable" and (attempts.unsure or asked.repeated):
-                answer = await ask(tool, context, arguments, self._threads)
-                if isinstance(answer, Landed):
-                    log.info("landed before", tool=asked.tool, turn=asked.turn, key=asked.key)
-                    return await self._returned(asked, answer.receipt, began)
-                self._not_landed(asked, attempts, answer)
-            if not attempts.unsure:
-                held = await self._needs_word(tool, asked, arguments, context, began)
-                if held is not None:
-                    return held
+            output = await self._without_body(
+                tool, asked, attempts, arguments, context, began=began
+            )
+            if output is not None:
+                return output
             self._refuse_spent(asked, attempts)
             attempts.begin()
             context.attempt = attempts.begun
             body = functools.partial(self._call, tool, arguments, context, asked, lease)
             return await self._body(body, asked, attempts, lease, began)
+
+    async def _without_body(
+        self,
+        tool: Tool,
+        asked: ExecuteInput,
+        attempts: Attempts,
+        arguments: dict[str, Any],
+        context: ToolContext,
+        *,
+        began: float,
+    ) -> ExecuteOutput | None:
+        """What is known or missing before the body may be begun; None if it may."""
+        if asked.effect == "reconcilable" and (attempts.unsure or asked.repeated):
+            answer = await ask(tool, context, arguments, self._threads)
+            if isinstance(answer, Landed):
+                log.info("landed before", tool=asked.tool, turn=asked.turn, key=asked.key)
+                return await self._returned(asked, answer.receipt, began)
+            self._not_landed(asked, attempts, answer)
+        if (made := await self._made_before(asked, attempts, began)) is not None:
+            return made
+        if attempts.unsure:
+            return None
+        return await self._needs_word(tool, asked, arguments, context, began)
 
     async def _needs_word(
         self,
@@ -159,6 +180,25 @@ class Execute:
         if asked.asks_only:
             return self._output(asked, "cleared", "nobody has to allow it", began, asks=asks)
         return None
+
+    async def _made_before(
+        self, asked: ExecuteInput, attempts: Attempts, began: float
+    ) -> ExecuteOutput | None:
+        """What is told of a `once` call that was begun before the run was reset; None if it was
+        not."""
+        if not asked.reset or asked.effect != "once" or attempts.begun:
+            return None
+        made = await self._resets.call(asked)
+        if made is None:
+            return None
+        log.info("begun before a reset", tool=asked.tool, turn=asked.turn, key=asked.key)
+        if isinstance(made, ExecuteOutput):
+            made.timing = timing(began)
+            return made
+        if made.sure:
+            return self._output(asked, "error", made.why, began)
+        attempts.unsure, attempts.why = 1, made.why
+        raise self._final(asked, attempts)
 
     async def _body(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,13 +13,13 @@ from temporalio import activity
 from activities.aside import aside
 from activities.pulse import pulse, timing
 from activities.redact import Redactor
+from activities.references import artifacts_named
 from activities.seal import seal
 from activities.views import Views, as_failures, read
 from turnkeeper.artifacts import ArtifactStore, artifact_id
 from turnkeeper.contract import SHORTEN, Epoch, ShortenInput, ShortenOutput
 from turnkeeper.entries import Entry
 from turnkeeper.epoch import (
-    ARTIFACTS_NAMED,
     Opening,
     bulky_results,
     carried,
@@ -35,14 +34,6 @@ from turnkeeper.view import View, size
 
 MAX_ARTIFACTS_NAMED = 20
 """Ids that an opening repeats of what it leaves out, the last ones."""
-_ID = r"[0-9a-f]{64}"
-_ARTIFACT = re.compile(
-    rf"(?:whole text is artifact|read before: read_artifact| bytes, artifact) ({_ID})\b"
-)
-"""In the words of `results.extract`, `epoch.reference` and `Attachments`. Any other hash is most
-likely a tool's own, of which a list of files has hundreds."""
-_CARRIED = re.compile(rf"{re.escape(ARTIFACTS_NAMED)}({_ID}(?:, {_ID})*)\Z")
-
 _BULKY = 500
 """Bytes of a result that becomes a reference when not even the last turns fit."""
 
@@ -181,12 +172,7 @@ def _weight(entries: Sequence[Entry]) -> int:
 
 def _artifacts(left_out: Sequence[Entry], summary: str) -> str:
     """Ids that the runtime told of in what is left out, and that the summary does not name."""
-    found: dict[str, None] = {}
-    for entry in left_out:
-        if entry.kind == "result":
-            found |= dict.fromkeys(_ARTIFACT.findall(entry.value["text"]))
-        elif entry.kind == "message" and (named := _CARRIED.search(entry.value["text"])):
-            found |= dict.fromkeys(named[1].split(", "))
+    found = artifacts_named(left_out)
     return ", ".join([i for i in found if i not in summary][-MAX_ARTIFACTS_NAMED:])
 
 

@@ -118,12 +118,14 @@ class Rig:
 
 
 def is_failed_task(event: Any) -> bool:
-    """Whether an event says that a worker failed a workflow task, or that the server refused it."""
+    """Whether an event says that a worker failed a workflow task, or that the server refused it;
+    a reset is told as one that failed, too."""
     if event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
         return False
     return event.workflow_task_failed_event_attributes.cause not in (
         WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
         WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
+        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW,
     )
 
 

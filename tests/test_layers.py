@@ -27,6 +27,8 @@ DOES_IO = {
     "ledger",
     "messages",
     "outside",
+    "retry",
+    "source",
 }
 
 

@@ -45,14 +45,21 @@ from turnkeeper.contract import (
     APPROVE,
     ATTRIBUTE_TYPES,
     DENY,
+    PAUSE,
+    RAISE_LIMITS,
     RESOLVE,
+    RESUME,
     STATUS,
     STOP,
     TASK_QUEUE,
     WORKFLOW,
     ApproveRequest,
     DenyRequest,
+    ForkRequest,
+    PauseRequest,
+    RaiseLimitsRequest,
     ResolveRequest,
+    ResumeRequest,
     RunRequest,
     RunResult,
     RunStatus,
@@ -60,7 +67,7 @@ from turnkeeper.contract import (
     read_public,
 )
 from turnkeeper.diagnosis import Diagnosis, diagnose
-from turnkeeper.errors import InvalidRequest, StateLost, error_for
+from turnkeeper.errors import EffectsRepeated, InvalidRequest, StateLost, error_for
 from turnkeeper.export import RunExport, export_run, write_export
 from turnkeeper.follow import Step, follow
 from turnkeeper.history import HistoryReader, Transcript, read_transcript
@@ -74,6 +81,7 @@ from turnkeeper.outside import (
     earlier_request,
     has_attribute,
     outcomes_of,
+    paused_of,
     result_of_failure,
     retried,
     status_by_history,
@@ -82,6 +90,8 @@ from turnkeeper.outside import (
     unknown_of,
     waits_of,
 )
+from turnkeeper.retry import find_turn, repeated_text, reset
+from turnkeeper.source import forkable, request_of
 from turnkeeper.spec import Limits
 from turnkeeper.text import one_line
 from turnkeeper.waiting import KINDS, PERSON
@@ -110,6 +120,9 @@ _LOOKED_AT = 10_000
 """Runs whose memos are read for one list."""
 
 Stopped = Literal["stopping", "queued", "ended"]
+Held = Literal["pausing", "paused", "queued", "ended"]
+Resumed = Literal["resuming", "running", "queued", "ended"]
+Widened = Literal["raised", "queued", "ended"]
 Resolved = Literal["resolved", "queued", "ended"]
 Decided = Literal["decided", "queued", "ended"]
 
@@ -190,7 +203,118 @@ class AgentClient:
         """
         _not_in_a_workflow()
         request = _request(agent, prompt, limits, request_key, metadata)
-        chosen = id if id is not None else f"{agent}-{secrets.token_hex(4)}"
+        return await self._begin(request, id, task_timeout)
+
+    async def fork(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        turn: int,
+        edit: str | None = None,
+        *,
+        new_id: str | None = None,
+        run_id: str | None = None,
+        limits: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> AgentRunHandle:
+        """Start a new run that begins with what another one, open or closed, had said before the
+        generation of a turn. That run stays as it is.
+
+        The fork is of the agent as it is deployed now. Its idempotency keys are its own: what the
+        other run did from that turn on may be done again. Its turns are counted on from there, its
+        tokens and time from zero.
+
+        Args:
+            id: of the run that is forked.
+            turn: from 1 to the one after its last reply.
+            edit: what the model reads in place of the last message, if it has not read that by
+                then, or else after the results.
+            new_id: as `id` of `start`; the same fork with the same id again gives the run that
+                exists.
+            run_id: of an earlier execution, say one that `retry_from` has replaced.
+            limits: fields of `Limits` that replace those the other run was started with.
+            metadata: instead of the other run's.
+
+        Raises:
+            InvalidRequest: there is no such turn, or it is not finished yet.
+            LookupError: there is no such run.
+            StateLost: a stored part of its transcript is missing or was changed.
+            ConnectionError: the server cannot be reached.
+        """
+        _not_in_a_workflow()
+        asked = {"workflow_id": id, "turn": turn, "edit": edit, "run_id": run_id}
+        _check(ForkRequest, asked)
+        fork = ForkRequest.model_validate(asked)
+        try:
+            prefix = await forkable(self.client, self._artifacts(), fork)
+            source = await request_of(self.client, fork)
+        except ValueError as error:
+            raise _invalid(str(error)) from None
+        except RPCError as error:
+            raise readable(error, id, self.client) from error
+        request = _request(
+            source.agent,
+            [*prefix.read, *prefix.unread][0].value["text"],
+            {**source.limits, **(limits or {})},
+            None,
+            source.metadata if metadata is None else metadata,
+            fork=fork,
+        )
+        return await self._begin(request, new_id, None)
+
+    async def retry_from(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        turn: int,
+        *,
+        again: bool = False,
+        reason: str = "",
+        actor: str | None = None,
+    ) -> AgentRunHandle:
+        """Run a run, open or closed, again from the generation of a turn, in its own place: what it
+        had said before stays, what came after is gone from its transcript.
+
+        The keys stay the same. What was sent to the run after that turn (a stop, a pause, raised
+        limits) is forgotten. An open run is terminated where it is; a call that is at work then may
+        still take effect.
+
+        Args:
+            id: the run's id.
+            turn: the first turn to be run again.
+            again: also if calls of these turns may have changed the world.
+            reason: why; stands in Temporal's history.
+            actor: who asks.
+
+        Returns:
+            the same run, with the `run_id` of the execution that goes on.
+
+        Raises:
+            EffectsRepeated: such calls were found, and `again` is false; the message says what
+                would become of each. Nothing was done.
+            InvalidRequest: there is no such turn, or the run's time is over.
+            LookupError: there is no such run.
+            ConnectionError: the server cannot be reached.
+        """
+        await self._describe(id)
+        by = f" by {actor}" if actor else ""
+        why = f"retry from turn {turn}{by}: {reason or 'no reason given'}"
+        try:
+            point = await find_turn(self.client, id, turn)
+            if point.effects and not again:
+                raise EffectsRepeated(repeated_text(id, turn, point.effects), point.effects)
+            run_id = await reset(self.client, id, point, why)
+        except ValueError as error:
+            raise _invalid(str(error)) from None
+        except RPCError as error:
+            raise readable(error, id, self.client) from error
+        return AgentRunHandle(self, id, run_id=run_id, existed=True)
+
+    async def _begin(
+        self,
+        request: RunRequest,
+        id: str | None,  # noqa: A002 - Temporal's word for it
+        task_timeout: float | None,
+    ) -> AgentRunHandle:
+        chosen = id if id is not None else f"{request.agent}-{secrets.token_hex(4)}"
         if not RUN_ID.fullmatch(chosen):
             raise _invalid(
                 f"id: {one_line(chosen, 80)!r}: use 1 to 200 letters, digits and _ . : / @ + = -, "
@@ -232,12 +356,9 @@ class AgentClient:
             TimeoutError: the run goes on after `timeout` seconds.
         """
         _not_in_a_workflow()
-        handle = self.client.get_workflow_handle(id, result_type=RunResult)
         try:
             async with asyncio.timeout(timeout):
-                result: RunResult = await handle.result()
-        except WorkflowFailureError as error:
-            result = result_of_failure(error.cause)
+                result = await self._result(id)
         except RPCError as error:
             raise readable(error, id, self.client) from error
         if check and result.outcome != "completed":
@@ -324,6 +445,96 @@ class AgentClient:
         if answer is not None:
             return "stopping" if answer == "accepted" else answer
         return await self._leave(id, STOP, body)
+
+    async def pause(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        reason: str = "",
+        actor: str | None = None,
+        *,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> Held:
+        """Ask a run to wait before its next generation; what is under way is finished.
+
+        Its time limit goes on: a run that is paused for longer than its `wall_seconds` ends.
+
+        Returns:
+            `pausing`: the run has taken note. `paused`: somebody had paused it already, and that
+            reason stays. `queued` and `ended`: as for `stop`.
+
+        Raises:
+            InvalidRequest: the reason or actor is too long.
+            LookupError: there is no such run.
+        """
+        body = {"reason": reason} | ({"actor": actor} if actor else {})
+        _check(PauseRequest, body)
+        answer = await self._answer(id, PAUSE, body, timeout)
+        if isinstance(answer, dict):
+            return "paused" if "note" in answer else "pausing"
+        return answer or await self._leave(id, PAUSE, body)
+
+    async def resume(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        actor: str | None = None,
+        *,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> Resumed:
+        """Let a paused run go on.
+
+        Returns:
+            `resuming`: the run has taken note. `running`: it was not paused. `queued` and `ended`:
+            as for `stop`.
+
+        Raises:
+            InvalidRequest: the actor is too long.
+            LookupError: there is no such run.
+        """
+        body = {"actor": actor} if actor else {}
+        _check(ResumeRequest, body)
+        answer = await self._answer(id, RESUME, body, timeout)
+        if isinstance(answer, dict):
+            return "running" if "note" in answer else "resuming"
+        return answer or await self._leave(id, RESUME, body)
+
+    async def raise_limits(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        limits: Mapping[str, Any],
+        reason: str = "",
+        actor: str | None = None,
+        *,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> Widened:
+        """Raise limits of a run that has not reached them; `wall_seconds` still count from its
+        start. Which, by whom and why stands in the run card.
+
+        A run at its limit has ended. `fork` goes on from where it was.
+
+        Args:
+            id: the run's id.
+            limits: fields of `Limits`, none narrower than it is now; None for no limit.
+            reason: why.
+            actor: who does it.
+            timeout: seconds that a worker has to answer.
+
+        Returns:
+            `raised`: they count from now on. `queued`: no worker answered, and the server delivers
+            it to the next one; what the run would refuse is dropped then, with a line in the
+            worker's log. `ended`: the run is over.
+
+        Raises:
+            InvalidRequest: a limit would be narrower than it is, or cannot be changed, or the run
+                is just ending at one; the message has the present value.
+            LookupError: there is no such run.
+        """
+        body: dict[str, Any] = {"limits": dict(limits), "reason": reason}
+        body |= {"actor": actor} if actor else {}
+        _check(RaiseLimitsRequest, body)
+        answer = await self._ask(id, RAISE_LIMITS, body, timeout)
+        if answer is not None:
+            return "raised" if answer == "accepted" else answer
+        return await self._leave(id, RAISE_LIMITS, body)
 
     async def resolve(
         self,
@@ -588,6 +799,18 @@ class AgentClient:
 
     # --- inside ---------------------------------------------------------------------------------
 
+    async def _result(self, run: str) -> RunResult:
+        """How a run ends, also over resets: each terminates the execution that was open."""
+        handle = self.client.get_workflow_handle(run, result_type=RunResult)
+        while True:
+            try:
+                result: RunResult = await handle.result()
+            except WorkflowFailureError as error:
+                result = result_of_failure(error.cause)
+            terminated = WorkflowExecutionStatus.TERMINATED
+            if result.outcome != "terminated" or (await handle.describe()).status is terminated:
+                return result
+
     async def _follow(self, run: str) -> AsyncIterator[Step]:
         try:
             async for step in follow(self.client, run):
@@ -660,11 +883,8 @@ class AgentClient:
             raise readable(error, run, self.client) from error
 
     async def _status_by_history(self, described: WorkflowExecutionDescription) -> RunStatus:
-        agent, unknown, asked, waits, transcript, limits = await asyncio.gather(
+        agent, transcript, limits = await asyncio.gather(
             agent_of(self.client, described),
-            unknown_of(described),
-            approvals_of(described),
-            waits_of(described),
             self.transcript(described.id),
             self._limits(described.id, described.run_id),
         )
@@ -673,9 +893,10 @@ class AgentClient:
             described,
             transcript,
             limits,
-            unknown=unknown,
-            asked=asked,
-            waits=waits,
+            unknown=await unknown_of(described),
+            asked=await approvals_of(described),
+            waits=await waits_of(described),
+            paused=await paused_of(described),
         )
 
     def _unanswered(self, error: RPCError) -> Exception:
@@ -738,16 +959,22 @@ class AgentClient:
         self, run: str, name: str, body: Mapping[str, Any], timeout: float
     ) -> Literal["accepted", "ended"] | None:
         """Send an update to an open run; None if no worker answers in time."""
+        answer = await self._answer(run, name, body, timeout)
+        return "accepted" if isinstance(answer, dict) else answer
+
+    async def _answer(
+        self, run: str, name: str, body: Mapping[str, Any], timeout: float
+    ) -> dict[str, str] | Literal["ended"] | None:
+        """As `_ask`, with the run's own words."""
         if await self._is_over(run):
             return "ended"
         try:
-            answered = await ask(self.client.get_workflow_handle(run), name, body, timeout)
+            return await ask(self.client.get_workflow_handle(run), name, body, timeout)
         except WorkflowUpdateFailedError as error:
             # A run that ends between our look and the update fails it too.
             if await self._is_over(run):
                 return "ended"
             raise _invalid(f"{name}: {error.cause}") from error
-        return "accepted" if answered else None
 
     async def _decide(
         self, run: str, name: str, model: type[BaseModel], body: Mapping[str, Any], timeout: float
@@ -807,7 +1034,7 @@ class AgentRunHandle:
         self.client = client
         self.id = id
         self.run_id = run_id
-        """Temporal's id of the first execution; None for a run that existed."""
+        """Temporal's id of the execution that was started; None for a run that existed."""
         self.existed = existed
         """Whether the id was taken: the run goes by its own, earlier request."""
 
@@ -850,6 +1077,30 @@ class AgentRunHandle:
         """See `AgentClient.deny`."""
         return await self.client.deny(self.id, approval, reason=reason, actor=actor, proof=proof)
 
+    async def pause(self, reason: str = "", actor: str | None = None) -> Held:
+        """See `AgentClient.pause`."""
+        return await self.client.pause(self.id, reason, actor)
+
+    async def resume(self, actor: str | None = None) -> Resumed:
+        """See `AgentClient.resume`."""
+        return await self.client.resume(self.id, actor)
+
+    async def fork(self, turn: int, edit: str | None = None, **options: Any) -> AgentRunHandle:
+        """See `AgentClient.fork`."""
+        return await self.client.fork(self.id, turn, edit, **options)
+
+    async def retry_from(
+        self, turn: int, *, again: bool = False, reason: str = "", actor: str | None = None
+    ) -> AgentRunHandle:
+        """See `AgentClient.retry_from`."""
+        return await self.client.retry_from(self.id, turn, again=again, reason=reason, actor=actor)
+
+    async def raise_limits(
+        self, limits: Mapping[str, Any], reason: str = "", actor: str | None = None
+    ) -> Widened:
+        """See `AgentClient.raise_limits`."""
+        return await self.client.raise_limits(self.id, limits, reason, actor)
+
     async def resolve(
         self, call_id: str, *, landed: bool, result: str = "", actor: str | None = None
     ) -> Resolved:
@@ -880,11 +1131,14 @@ def _request(
     limits: Mapping[str, Any] | None,
     request_key: str | None,
     metadata: Mapping[str, str] | None,
+    *,
+    fork: ForkRequest | None = None,
 ) -> RunRequest:
     body: dict[str, Any] = {"agent": agent, "prompt": prompt}
     body |= {"limits": dict(limits)} if limits else {}
     body |= {"request_key": request_key} if request_key is not None else {}
     body |= {"metadata": dict(metadata)} if metadata else {}
+    body |= {"fork": fork.model_dump(exclude_none=True)} if fork else {}
     try:
         return read_public(RunRequest, body)
     except ValueError as error:

@@ -21,6 +21,8 @@ TOKENS_PER_BYTE = 1 / 3
 """Of text that was not counted yet; prose has a quarter, digits and code more."""
 LEAST_TOKENS_PER_BYTE = 1 / 6
 """A provider that reports fewer is not believed: too low a count would fill the window unseen."""
+_UNCOUNTED = 0.6
+"""Share of an estimate that is believed where nothing was counted yet: what may fit is tried."""
 _FREED_BY_REFERENCES = 0.8
 """Of a bulky result; the rest is the reference."""
 MAX_IN_VAIN = 2
@@ -95,8 +97,7 @@ class Context(BaseModel):
         """For the next request, whose reply may have `output` tokens."""
         asked = self.request_tokens(pending)
         if not self.tokens:
-            # Nothing was counted yet: what may fit is tried.
-            asked = math.floor(asked * 0.6)
+            asked = math.floor(asked * _UNCOUNTED)
         if self.overflow or asked + output > window:
             return Room.NONE
         scarce = asked > scarce_from(output=output, window=window, soft=soft)
@@ -140,6 +141,12 @@ class Context(BaseModel):
         self.tokens += max(usage.output_tokens, math.ceil(size(reply) * LEAST_TOKENS_PER_BYTE))
         if self.said is not None:
             self.said = self.said.after([reply])
+
+    def take_over(self, size: int) -> None:
+        """Begin with entries of another run, of `size` bytes."""
+        self.bytes = size
+        if size:
+            self.tokens = self.head_tokens + math.ceil(size * TOKENS_PER_BYTE * _UNCOUNTED)
 
     def begin(self, epoch: Epoch, size: int) -> None:
         """Go on with a new view, whose opening has `size` bytes."""

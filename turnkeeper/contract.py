@@ -38,6 +38,7 @@ TASK_QUEUE = "turnkeeper"
 
 LOAD_AGENT = "run.load_agent"
 GENERATE = "run.generate"
+FORK = "run.fork"
 SEAL = "run.seal"
 SUMMARISE = "run.summarise"
 SHORTEN = "run.shorten"
@@ -65,6 +66,12 @@ APPROVE = "approve"
 """Update and signal, body `ApproveRequest`: let a call be run that waits for a person's word."""
 DENY = "deny"
 """Update and signal, body `DenyRequest`: have it not run."""
+PAUSE = "pause"
+"""Update and signal, body `PauseRequest`: wait for a person before the next generation."""
+RESUME = "resume"
+"""Update and signal, body `ResumeRequest`: go on."""
+RAISE_LIMITS = "raise_limits"
+"""Update and signal, body `RaiseLimitsRequest`: widen bounds of a run that has not reached them."""
 STATUS = "status"
 """Query, answers `RunStatus`."""
 
@@ -91,6 +98,25 @@ class _Inner(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
+class ForkRequest(Strict):
+    """Begin with what was said in another run, before the generation of a turn."""
+
+    workflow_id: Annotated[str, Field(min_length=1, max_length=1_000)]
+    run_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """Of the execution that is read; None is the last one, which knows what those before said."""
+    turn: Annotated[int, Field(ge=1, le=1_000_000)]
+    edit: Annotated[str, Field(min_length=1, max_length=200_000)] | None = None
+    """What the model reads in place of the last message, if it has not read that yet, or else after
+    all that was said."""
+
+    @field_validator("edit")
+    @classmethod
+    def _says_something(cls, value: str | None) -> str | None:
+        if value is not None and not value.strip():
+            raise ValueError("is blank")
+        return value
+
+
 class RunRequest(Strict):
     """The input of a run."""
 
@@ -102,6 +128,8 @@ class RunRequest(Strict):
     """The caller's name of this piece of work: effects of a repeated start have the same keys."""
     metadata: Annotated[dict[str, str], Field(max_length=32)] = Field(default_factory=dict)
     """Strings for tools and operators; `tenant` is searchable, `principal` is `ctx.principal`."""
+    fork: ForkRequest | None = None
+    """Begin with a part of another run; then the prompt is a title for people, and not said."""
 
     @field_validator("prompt")
     @classmethod
@@ -113,15 +141,7 @@ class RunRequest(Strict):
     @field_validator("limits")
     @classmethod
     def _known_limits(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        if info.mode == "json":
-            return value  # out of a history: another release has judged them
-        for name in value:
-            if name in UNBUILT_LIMITS:
-                raise ValueError(f"{name} is not supported yet; remove it")
-            if name not in Limits.model_fields:
-                raise ValueError(_no_limit(name))
-        Limits.model_validate(value)
-        return value
+        return _known_limits(value, info)
 
     @field_validator("metadata")
     @classmethod
@@ -132,11 +152,50 @@ class RunRequest(Strict):
         return value
 
 
+def _known_limits(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    if info.mode == "json":
+        return value  # out of a history: another release has judged them
+    for name in value:
+        if name in UNBUILT_LIMITS:
+            raise ValueError(f"{name} is not supported yet; remove it")
+        if name not in Limits.model_fields:
+            raise ValueError(_no_limit(name))
+    Limits.model_validate(value)
+    return value
+
+
 class StopRequest(Strict):
     """The body of `stop`."""
 
     reason: Annotated[str, Field(max_length=2_000)] = ""
     actor: Annotated[str, Field(max_length=200)] | None = None
+
+
+class PauseRequest(Strict):
+    """The body of `pause`."""
+
+    reason: Annotated[str, Field(max_length=2_000)] = ""
+    actor: Annotated[str, Field(max_length=200)] | None = None
+
+
+class ResumeRequest(Strict):
+    """The body of `resume`."""
+
+    actor: Annotated[str, Field(max_length=200)] | None = None
+
+
+class RaiseLimitsRequest(Strict):
+    """The body of `raise_limits`."""
+
+    limits: Annotated[dict[str, Any], Field(min_length=1)]
+    """Fields of `Limits`, none of them narrower than it is; null for one that may be unlimited."""
+    reason: Annotated[str, Field(max_length=2_000)] = ""
+    actor: Annotated[str, Field(max_length=200)] | None = None
+
+    @field_validator("limits")
+    @classmethod
+    def _known_limits(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        return _known_limits(value, info)
 
 
 class ResolveRequest(Strict):
@@ -350,6 +409,8 @@ class RunResult(_Inner):
     """The last calls whose outcome was, or is, unknown."""
     approvals: list[ApprovalAsked] = Field(default_factory=list)
     """The last calls that a person had to allow."""
+    limits: Limits | None = None
+    """Of a run whose limits were raised: the last ones."""
 
 
 class CallStatus(_Inner):
@@ -372,6 +433,16 @@ class ContextStatus(_Inner):
     """From 1."""
 
 
+class Paused(_Inner):
+    """A run that waits for a person to resume it, as it publishes that in its memo."""
+
+    reason: str = ""
+    """One line, cut."""
+    actor: str | None = None
+    since: float = 0
+    """Workflow time, seconds since 1970."""
+
+
 class RunStatus(_Inner):
     """The answer of the `status` query."""
 
@@ -388,6 +459,8 @@ class RunStatus(_Inner):
     unknown: list[UnknownCall] = Field(default_factory=list)
     """As in `RunResult`."""
     approvals: list[ApprovalAsked] = Field(default_factory=list)
+    paused: PauseRequest | None = None
+    """Asked for and not resumed: before its next generation the run waits."""
 
 
 class LoadAgentInput(_Inner):
@@ -475,6 +548,8 @@ class ExecuteInput(_Inner):
     metadata: dict[str, str] = Field(default_factory=dict)
     repeated: bool = False
     """Whether an earlier run, or one that was reset, may have used the key already."""
+    reset: bool | None = None
+    """Whether the run was reset: a call under the same key may stand in what was replaced."""
     key_ttl: float | None = None
     """See `ToolSpec`."""
     images: int = MAX_RESULT_IMAGES
@@ -533,6 +608,25 @@ class Epoch(_Inner):
     """In the view, after the opening."""
     said: Position
     """In the transcript, where the opening was made."""
+
+
+class ForkInput(_Inner):
+    """What `run.fork` is asked."""
+
+    fork: ForkRequest
+
+
+class ForkOutput(_Inner):
+    """What a fork begins with, now its own."""
+
+    base: Position
+    """What the model has read or said."""
+    sealed: Sealed | None = None
+    """The same; None if it is nothing."""
+    unread: list[Entry]
+    bytes: int = 0
+    """Of what the model has read or said."""
+    timing: Timing = Field(default_factory=Timing)
 
 
 class SealInput(_Inner):
@@ -624,6 +718,9 @@ def schemas() -> dict[str, Any]:
         ResolveRequest,
         ApproveRequest,
         DenyRequest,
+        PauseRequest,
+        ResumeRequest,
+        RaiseLimitsRequest,
         Limits,
     )
     return {m.__name__: m.model_json_schema() for m in public}

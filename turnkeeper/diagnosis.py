@@ -24,6 +24,7 @@ from temporalio.service import RPCError
 
 from turnkeeper.contract import ApprovalAsked, UnknownCall
 from turnkeeper.outside import activity_words, approvals_of, unknown_of, waits_of
+from turnkeeper.render import resuming
 from turnkeeper.text import age, one_line
 
 __all__ = ["Diagnosis", "Finding", "diagnose"]
@@ -77,7 +78,7 @@ async def diagnose(client: Client, described: WorkflowExecutionDescription) -> D
     findings = [
         *await _failing_task(client, described),
         *_nobody(described, living, pollers, now),
-        *(Finding(f"it waits for {what}") for what in waits.values()),
+        *(_awaited(described.id, kind, what) for kind, what in waits.items()),
         *(_activity(p, now) for p in described.raw_description.pending_activities),
     ]
     return Diagnosis(
@@ -155,6 +156,11 @@ def _nobody(
             "they are busy, or hang: see their logs and turnkeeper's metrics; add a worker",
         )
     ]
+
+
+def _awaited(run_id: str, kind: str, what: str) -> Finding:
+    mend = f"starter.py {resuming(run_id)} (its time limit goes on)" if kind == "resume" else ""
+    return Finding(f"it waits for {what}", mend)
 
 
 def _activity(pending: PendingActivityInfo, now: datetime) -> Finding:

@@ -8,6 +8,7 @@ TurnkeeperError
 │   ├── ToolFailed            "tell the model"
 │   └── StopRun               "end the run"
 ├── StateLost             a stored part of a transcript is missing or was changed
+├── EffectsRepeated       turns that are to be run again have changed the world already
 ├── NothingStored         an artifact store has other runs' objects, and none of this one's
 └── RunError              raised to a caller by AgentClient, carries the RunResult:
     ├── InvalidRequest        the request was refused; the message names the field
@@ -27,13 +28,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from turnkeeper.contract import RunResult
+    from turnkeeper.retry import PastEffect
 
 __all__ = [
     "AdmissionError",
     "AnswerRefused",
     "AnswerTruncated",
     "DefinitionError",
+    "EffectsRepeated",
     "InvalidRequest",
     "LimitReached",
     "NothingStored",
@@ -106,6 +111,18 @@ class NothingStored(TurnkeeperError, OSError):
     Who knows that the run has stored something waits for it, as for a store that is away: it may be
     the wrong one. Who has an id from a model knows that there is no such artifact.
     """
+
+
+class EffectsRepeated(TurnkeeperError):
+    """Raised by `AgentClient.retry_from`, unless it is told to go on, when calls of the turns to be
+    run again may have changed the world; nothing was done.
+
+    `effects` are those calls, the message says what would become of each.
+    """
+
+    def __init__(self, message: str, effects: Sequence[PastEffect]) -> None:
+        super().__init__(message)
+        self.effects = effects
 
 
 class RunError(TurnkeeperError):

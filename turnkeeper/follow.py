@@ -25,6 +25,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper import replies
 from turnkeeper.contract import (
+    FORK,
     GENERATE,
     LOAD_AGENT,
     NOT_HERE,
@@ -37,9 +38,11 @@ from turnkeeper.contract import (
     Epoch,
     ExecuteInput,
     ExecuteOutput,
+    ForkOutput,
     GenerateInput,
     GenerateOutput,
     LoadAgentOutput,
+    Paused,
     RunResult,
     ShortenOutput,
     SummariseOutput,
@@ -51,6 +54,7 @@ from turnkeeper.render import (
     approval_awaited,
     approval_text,
     person_awaited,
+    resume_awaited,
     unknown_text,
     usage_text,
 )
@@ -77,7 +81,6 @@ _BEGINS = {
 """What is said of activities between the turns."""
 
 _HARMLESS = (
-    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW,
     WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
     WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
 )
@@ -116,8 +119,7 @@ async def follow(client: Client, workflow_id: str) -> AsyncIterator[Step]:
         RPCError: there is no such run, or the server stays away.
     """
     described = await client.get_workflow_handle(workflow_id).describe()
-    first = described.raw_info.first_run_id or described.run_id
-    async for _, steps in follow_events(client, workflow_id, first):
+    async for _, steps in follow_events(client, workflow_id, described.run_id):
         for step in steps:
             yield step
 
@@ -125,19 +127,37 @@ async def follow(client: Client, workflow_id: str) -> AsyncIterator[Step]:
 async def follow_events(
     client: Client, workflow_id: str, run_id: str
 ) -> AsyncIterator[tuple[HistoryEvent, list[Step]]]:
-    """The events from the start of an execution to the end of the run, and the steps in each.
+    """The events of a run over all its executions, and the steps in each; `run_id` is any of them.
 
     Raises:
         RPCError: there is no such run, or the server stays away.
     """
+    todo = await _executions(client, workflow_id, run_id)
     narrator = _Narrator(client.data_converter)
-    while run_id:
-        next_run = ""
+    while todo:
+        run_id, next_run = todo.pop(0), ""
         async for event in _events(client, workflow_id, run_id):
             yield event, await narrator.take(event)
             continued = event.workflow_execution_continued_as_new_event_attributes
             next_run = continued.new_execution_run_id or next_run
-        run_id = next_run
+        # Of those that are known a reset may have replaced the next one.
+        todo = todo or ([next_run] if next_run else [])
+
+
+async def _executions(client: Client, workflow_id: str, run_id: str) -> list[str]:
+    """The executions that led to this one, as far as the server keeps them, and itself."""
+    found: list[str] = []
+    while run_id:
+        found.insert(0, run_id)
+        handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+        try:
+            first = await anext(handle.fetch_history_events(page_size=1))
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND or len(found) == 1:
+                raise
+            return found[1:]
+        run_id = first.workflow_execution_started_event_attributes.continued_execution_run_id
+    return found
 
 
 async def _events(client: Client, workflow_id: str, run_id: str) -> AsyncIterator[HistoryEvent]:
@@ -212,6 +232,7 @@ class _Narrator:
         }
         self._outputs: dict[str, Callable[[_Begun, Sequence[Payload]], Any]] = {
             LOAD_AGENT: self._loaded,
+            FORK: self._forked,
             GENERATE: self._replied,
             SUMMARISE: self._summarised,
             SHORTEN: self._shortened,
@@ -292,6 +313,11 @@ class _Narrator:
         tools = ", ".join(t.name for t in spec.tools) or "none"
         return [("START", 0, f"agent {spec.name}, model {self._model}, tools: {tools}")]
 
+    async def _forked(self, _begun: _Begun, payloads: Sequence[Payload]) -> _Told:
+        begun = await self._read(payloads, ForkOutput)
+        said = begun.base.entries + len(begun.unread)
+        return [("START", 0, f"a fork: {_count(said, 'entry', 'entries')} of another run")]
+
     async def _summarised(self, begun: _Begun, payloads: Sequence[Payload]) -> _Told:
         written = await self._read(payloads, SummariseOutput)
         self._usage = self._usage.plus(written.usage)
@@ -324,7 +350,7 @@ class _Narrator:
         begun = self._begun.pop(failed.scheduled_event_id or timed_out.scheduled_event_id, None)
         if begun is None:
             return []
-        phases = {GENERATE: "GENERATE", LOAD_AGENT: "START"}
+        phases = {GENERATE: "GENERATE", LOAD_AGENT: "START", FORK: "START"}
         phase = phases.get(begun.name, "RESUME" if begun.name.startswith("run.") else "EXECUTE")
         failure = failed.failure if failed.scheduled_event_id else timed_out.failure
         # Said first: a long reason is cut.
@@ -345,7 +371,8 @@ class _Narrator:
 
     async def _published(self, event: HistoryEvent) -> _Told:
         memo = event.workflow_properties_modified_event_attributes.upserted_memo.fields
-        told = await self._asked(memo["approvals"]) if "approvals" in memo else []
+        told: _Told = [await self._held(memo["paused"])] if "paused" in memo else []
+        told += await self._asked(memo["approvals"]) if "approvals" in memo else []
         return [*told, *(await self._unsure(memo["unknown"]) if "unknown" in memo else [])]
 
     async def _asked(self, published: Payload) -> _Told:
@@ -372,8 +399,16 @@ class _Narrator:
                 told.append(("EXECUTE", call.turn, f"-> {unknown_text(call)}"))
         return told
 
+    async def _held(self, published: Payload) -> tuple[str, int, str]:
+        paused: Paused | None = await self._read([published], Paused)
+        if paused is None:
+            return "WAITING", self._turn, "-> no longer paused"
+        return "WAITING", self._turn, f"for {resume_awaited(paused)}"
+
     async def _stuck(self, event: HistoryEvent) -> _Told:
         failed = event.workflow_task_failed_event_attributes
+        if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
+            return [("START", 0, f"the run was reset: {_why(failed.failure)}")]
         if failed.cause in _HARMLESS:
             return []
         return [("PROBLEM", self._turn, f"a workflow task failed: {_why(failed.failure)}")]

@@ -25,11 +25,13 @@ from temporalio.client import Client
 
 from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.contract import (
+    FORK,
     GENERATE,
     SHORTEN,
     Epoch,
     ExecuteInput,
     ExecuteOutput,
+    ForkOutput,
     GenerateInput,
     GenerateOutput,
     LoadAgentOutput,
@@ -133,6 +135,8 @@ class HistoryReader:
                 return back.view(known)
             if (epoch := graph.opened(back.at)) is not None:
                 return back.view(await self._opening(epoch))
+            if graph.forked is not None and back.at == graph.forked.base:
+                return back.view(await self._sealed(graph.forked.sealed, known))
             if started is not None and back.at == started.base:
                 return back.view(await self._started(started, known))
         raise StateLost(
@@ -188,13 +192,14 @@ class HistoryReader:
                 back = _Walk(graph.newest)
             if back is not None and back.follow(graph, known):
                 break
-        # The last results of a run that has just continued are in its state alone.
-        unsent = found.state.pending if back is None and found.state is not None else []
-        back = back or _Walk(found.state.base if found.state else Position())
+        if back is None:
+            back, unsent = _unsaid(found, graph)
+        else:
+            unsent = []
         found.view = back.wanted
         epochs = [*back.epochs, *([found.state.context.epoch] if found.state else [])]
         found.epochs = {e.number + 1: e.said.entries for e in epochs if e is not None}
-        await self._before(back.at, found, known or Place())
+        await self._before(back.at, found, graph.forked, known or Place())
         found.entries = [*found.entries, *back.entries(), *unsent]
         answered = {e.value["call_id"] for e in found.entries if e.kind == "result"}
         found.tail = [
@@ -256,12 +261,16 @@ class HistoryReader:
             if found.state is None and started.input.payloads:
                 found.start = await self._start(started.input.payloads)
 
-    async def _before(self, at: Position, found: Transcript, known: Place) -> None:
+    async def _before(
+        self, at: Position, found: Transcript, forked: ForkOutput | None, known: Place
+    ) -> None:
         """What was said before the place in the view to which the way back has led."""
         if at == known.view:
             found.since = known.said
         elif found.state is not None and at == found.state.base:
             found.since, found.entries = await self._sealed_since(found.state.sealed, known.said)
+        elif forked is not None and at == forked.base:
+            found.since, found.entries = await self._sealed_since(forked.sealed, known.said)
         elif at != Position():
             raise StateLost(f"history of {self._id} has a gap at entry {at.entries}")
 
@@ -378,6 +387,16 @@ class HistoryReader:
         return (await self._client.data_converter.decode(payloads, [model]))[0]  # type: ignore[no-any-return]
 
 
+def _unsaid(found: Transcript, graph: _Graph) -> tuple[_Walk, list[Entry]]:
+    """Where an execution begins that has not generated yet, and what its model is to read."""
+    if found.state is not None:
+        # The last results of a run that has just continued are in its state alone.
+        return _Walk(found.state.base), found.state.pending
+    if graph.forked is not None:
+        return _Walk(graph.forked.base), graph.forked.unread
+    return _Walk(Position()), []
+
+
 def _plain(values: Iterable[Any]) -> Any:
     found = list(values)
     return found[0] if len(found) == 1 else found
@@ -415,6 +434,8 @@ class _Graph:
         self.newest: Position | None = None
         """Where the newest generation leads."""
         self.newest_event = 0
+        self.forked: ForkOutput | None = None
+        """What a fork began with."""
 
     def into(self, position: Position) -> _Edge | None:
         return self._edges.get(position) if position.entries else None
@@ -458,6 +479,8 @@ class _Graph:
             await self._generation(event.event_id, scheduled.input.payloads, output)
         elif name == SHORTEN:
             await self._shortened(scheduled.input.payloads, output)
+        elif name == FORK and output:
+            self.forked = await self._decode(output, ForkOutput)
         elif self._want_tools and not name.startswith("run."):
             self.tools.append(
                 ToolRun(

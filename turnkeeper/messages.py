@@ -14,8 +14,8 @@ __all__ = ["ask", "leave"]
 
 async def ask(
     handle: WorkflowHandle[Any, Any], name: str, body: Mapping[str, Any], timeout: float
-) -> bool:
-    """Send an update; False if no worker answers within `timeout` seconds.
+) -> dict[str, str] | None:
+    """Send an update; what the run answers, or None if no worker does within `timeout` seconds.
 
     A run may take an update all the same after that.
 
@@ -24,13 +24,13 @@ async def ask(
     """
     try:
         async with asyncio.timeout(timeout):
-            await handle.execute_update(name, dict(body))
+            answer: dict[str, str] = await handle.execute_update(name, dict(body))
     except (TimeoutError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
         # The SDK turns a cancellation of this task into that last error, too.
         if (task := asyncio.current_task()) is not None and task.cancelling():
             raise asyncio.CancelledError from None
-        return False
-    return True
+        return None
+    return answer
 
 
 async def leave(handle: WorkflowHandle[Any, Any], name: str, body: Mapping[str, Any]) -> bool:

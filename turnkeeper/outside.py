@@ -26,6 +26,7 @@ from temporalio.exceptions import TimeoutError as TemporalTimeout
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.contract import (
+    FORK,
     GENERATE,
     LOAD_AGENT,
     SEAL,
@@ -33,6 +34,8 @@ from turnkeeper.contract import (
     SUMMARISE,
     ApprovalAsked,
     CallStatus,
+    Paused,
+    PauseRequest,
     RunRequest,
     RunResult,
     RunStatus,
@@ -57,6 +60,7 @@ __all__ = [
     "earlier_request",
     "has_attribute",
     "outcomes_of",
+    "paused_of",
     "pending_line",
     "result_of_failure",
     "retried",
@@ -139,10 +143,12 @@ def status_of_ended(
     limits: Limits | None,
     unknown: list[UnknownCall],
 ) -> RunStatus:
-    """The status of a run that is over; `limits` is None for one that ended before it had any.
+    """The status of a run that is over; `limits`, with which it began, is None for one that ended
+    before it had any.
 
     `unknown` is what was published; a run that Temporal ended has no result to tell of it.
     """
+    limits = result.limits or limits
     return RunStatus(
         **({} if limits is None else {"limits": limits}),
         agent=result.agent or attribute(described, "TurnkeeperAgent", str) or "",
@@ -166,6 +172,7 @@ def status_by_history(
     unknown: list[UnknownCall],
     asked: list[ApprovalAsked],
     waits: Mapping[str, str],
+    paused: Paused | None,
 ) -> RunStatus:
     """The status of an open run whose worker does not answer; `waits` are those of `waits_of`."""
     pending = described.raw_description.pending_activities
@@ -201,6 +208,7 @@ def status_by_history(
         calls=calls,
         unknown=unknown,
         approvals=asked,
+        paused=PauseRequest(reason=paused.reason, actor=paused.actor) if paused else None,
     )
 
 
@@ -217,6 +225,7 @@ def _waits(call: ToolRun, asked: Sequence[ApprovalAsked]) -> bool:
 _WHAT = {
     GENERATE: "a reply",
     LOAD_AGENT: "the agent's definition",
+    FORK: "what was said in the run that it forks",
     SEAL: "the artifact store",
     SUMMARISE: "a summary of earlier turns",
     SHORTEN: "a shorter view",
@@ -358,6 +367,18 @@ async def approvals_of(execution: WorkflowExecution) -> list[ApprovalAsked]:
         if asked.status == "waiting":
             found.append(asked)
     return found
+
+
+async def paused_of(execution: WorkflowExecution) -> Paused | None:
+    """Who has paused a run that waits to be resumed; None for any other."""
+    published = await execution.memo_value("paused", None)
+    if published is None or execution.status not in (None, WorkflowExecutionStatus.RUNNING):
+        return None
+    try:
+        return Paused.model_validate(published)
+    except ValidationError:
+        # Of a release, or a program, with another idea of it.
+        return None
 
 
 async def has_attribute(client: Client, name: str) -> bool:

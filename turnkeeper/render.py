@@ -16,7 +16,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from turnkeeper import replies
-from turnkeeper.contract import LOAD_AGENT, ApprovalAsked, RunResult, UnknownCall, Usage
+from turnkeeper.contract import (
+    LOAD_AGENT,
+    ApprovalAsked,
+    Paused,
+    PauseRequest,
+    RunResult,
+    UnknownCall,
+    Usage,
+)
+from turnkeeper.control import Raised, paused_words
 from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
 from turnkeeper.state import Call, Phase, RunState
@@ -69,8 +78,14 @@ def run_card(state: RunState, workflow_id: str = "ID") -> str:
     parts = [_headline(state), asked, "\n".join(_limits_used(state))]
     if state.approvals.asked:
         parts.append(_approvals(state, workflow_id))
+    if (fork := state.request.fork) is not None:
+        parts.insert(2, f"A fork of {_code(fork.workflow_id, 250)} before turn {fork.turn}.")
     if state.unknown:
         parts.append(_unknown(state, workflow_id))
+    if state.control.raised:
+        parts.append("**Limits raised**\n\n" + "\n".join(map(_raised, state.control.raised)))
+    if state.control.pause is not None and state.outcome is None:
+        parts.append(_paused(state, workflow_id))
     if state.lines:
         last = (f"- turn {n.turn}: {_md(n.text)}" for n in state.lines[-_CARD_LINES:])
         parts.append("**Last turns**\n\n" + "\n".join(last))
@@ -91,7 +106,8 @@ def waiting_for(state: RunState) -> str:
     if state.making_room:
         return "a shorter view, since the conversation has outgrown the model's window"
     if state.phase is Phase.GENERATE:
-        return f"a reply of {one_line(state.spec.model.name, 80)}"
+        held = state.control.held if state.control.waits else None
+        return resume_awaited(held) if held else f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
     unsure = [c for c in state.calls if c.status == "waiting" and c.awaits == "outcome"]
     awaited = [person_awaited(unsure)] if unsure else []
@@ -120,6 +136,17 @@ def deciding(run_id: str, approval: str, *, allow: bool) -> str:
     """The arguments of `starter.py` that decide a call, for a shell."""
     dashed = "-- " if run_id.startswith("-") else ""
     return f"{'approve' if allow else 'deny'} {dashed}{_word(run_id)} {_word(approval)}"
+
+
+def resume_awaited(paused: Paused | PauseRequest) -> str:
+    """What a paused run waits for, in words."""
+    return f"a person to resume it, {paused_words(paused)}"
+
+
+def resuming(run_id: str) -> str:
+    """The arguments of `starter.py` that resume a run, for a shell."""
+    # An id that begins with a dash would be taken for an option.
+    return f"resume {'-- ' if run_id.startswith('-') else ''}{_word(run_id)}"
 
 
 def settling(run_id: str, call_id: str, *, landed: bool) -> str:
@@ -176,6 +203,24 @@ def _approvals(state: RunState, workflow_id: str) -> str:
 
 def _moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _raised(raised: Raised) -> str:
+    by = f" by {_md(raised.actor, 100)}" if raised.actor else ""
+    why = f": {_md(raised.reason)}" if raised.reason else ""
+    return f"- {_md(raised.what, 300)}{by}{why}"
+
+
+def _paused(state: RunState, workflow_id: str) -> str:
+    pause = state.control.pause
+    assert pause is not None
+    when = "" if state.control.waits else " It waits once this turn is done."
+    told = _md(paused_words(pause), 400).removeprefix("paused")
+    command = _code(f"starter.py {resuming(workflow_id)}", 350)
+    return (
+        f"**Paused**{told}.{when} The time limit goes on.\n\n"
+        f'To resume it: {command}, or the update `resume` with `{{"actor": "..."}}`.'
+    )
 
 
 def _word(text: str) -> str:

@@ -17,7 +17,9 @@ from turnkeeper.context import MAX_IN_VAIN, Context, Room
 from turnkeeper.contract import (
     ApproveRequest,
     DenyRequest,
+    ForkOutput,
     GenerateOutput,
+    RaiseLimitsRequest,
     ResolveRequest,
     RunRequest,
     Sealed,
@@ -25,6 +27,7 @@ from turnkeeper.contract import (
     UnknownCall,
     Usage,
 )
+from turnkeeper.control import MAX_EARLY, Control, changes, wider
 from turnkeeper.entries import Entry, Position, arguments_digest, digest_of, message, result
 from turnkeeper.parse import CUT_CALL, Parsed, ProposedCall
 from turnkeeper.spec import (
@@ -193,11 +196,20 @@ class RunState(BaseModel):
     """Accepted, and not applied yet."""
     approvals: Approvals = Field(default_factory=Approvals)
 
+    control: Control = Field(default_factory=Control)
+    was_reset: bool = False
+    """Whether this execution, or one before it, came in the place of another one."""
     stop: StopRequest | None = None
     closing: str | None = None
     """The limit at which the last answer was asked for."""
     outcome: str | None = None
     reason: str | None = None
+
+    def take_over(self, begun: ForkOutput, turn: int) -> None:
+        """Begin with what was said in another run before the generation of that turn."""
+        self.base, self.sealed, self.pending = begun.base, begun.sealed, begun.unread
+        self.turn = turn
+        self.context.take_over(begun.bytes)
 
     # --- GENERATE -------------------------------------------------------------------------------
 
@@ -504,6 +516,40 @@ class RunState(BaseModel):
         self.closing, self.reason = outcome, reason
         self.pending.append(message(LAST_ANSWER.format(limit=reason)))
         self.next_turn()
+
+    def cannot_raise(self, said: RaiseLimitsRequest) -> str | None:
+        """Why limits cannot be raised so; None if they can."""
+        if ended := self.outcome or self.closing:
+            return f"limits: the run ends ({ended}); they can be raised only before one is reached"
+        if self.spec is None:
+            full = len(self.control.early) >= MAX_EARLY
+            return "limits: the agent is not loaded yet, and too many wait for it" if full else None
+        try:
+            wider(self.limits, said.limits)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def raise_limits(self, said: RaiseLimitsRequest) -> str | None:
+        """Somebody raises limits, which count from now on: the loop reads them where it stands."""
+        if self.spec is None:
+            self.control.early.append(said)
+            return "they are compared with the agent's own once it is loaded"
+        limits = wider(self.limits, said.limits)
+        if not (what := changes(self.limits, limits)):
+            return "they were so already"
+        self.spec = self.spec.model_copy(update={"limits": limits})
+        self.control.note_raise(said, what)
+        return None
+
+    def raise_early(self) -> None:
+        """The agent was loaded: limits that somebody raised before can be compared with its own."""
+        early, self.control.early = self.control.early, []
+        for said in early:
+            if problem := self.cannot_raise(said):
+                self.control.note_raise(said, f"not raised: {problem}")
+            else:
+                self.raise_limits(said)
 
     # --- ends -----------------------------------------------------------------------------------
 

@@ -7,14 +7,14 @@ Lists find the waiting runs by them and read the memo of each. A new kind of wai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from turnkeeper.text import one_line
 
 PERSON = "person"
 """Any of `KINDS`."""
-_NAMED = 20
+_NAMED, _CELL = 20, 300
 
 
 class Kind(NamedTuple):
@@ -25,14 +25,20 @@ class Kind(NamedTuple):
     been answered; one without a status waits."""
     words: str
     """What is waited for; `{things}` stands for those that wait."""
-    thing: str = "{tool} (call {call_id})"
-    """How each is named, by its fields."""
+    thing: str | Callable[[Mapping[str, str]], str] = "{tool} (call {call_id})"
+    """How each is named, by its fields, of which missing ones are empty."""
     only: Mapping[str, str] = {}
     """Fields that it has, where a memo holds several kinds."""
 
 
+def _pause(fields: Mapping[str, str]) -> str:
+    by = f" by {fields['actor']}" if fields["actor"] else ""
+    return f"paused{by}" + (f": {fields['reason']}" if fields["reason"].strip() else "")
+
+
 KINDS: dict[str, Kind] = {
     "outcome": Kind("unknown", "a person to say whether {things} took effect"),
+    "resume": Kind("paused", "a person to resume it, {things}", _pause),
     "approval": Kind("approvals", "a person to allow {things}", "{tool} (approval {id})"),
 }
 
@@ -47,10 +53,11 @@ class _Fields(dict[str, str]):
 def in_words(kind: str, things: Sequence[Mapping[str, Any]]) -> str:
     """What a run waits for, where these wait."""
     shown = [
-        _Fields({name: one_line(str(value), 64) for name, value in thing.items()})
+        _Fields({name: one_line(str(value or ""), _CELL) for name, value in thing.items()})
         for thing in things[:_NAMED]
     ]
-    named = ", ".join(KINDS[kind].thing.format_map(fields) for fields in shown)
+    thing = KINDS[kind].thing
+    named = ", ".join(thing.format_map(f) if isinstance(thing, str) else thing(f) for f in shown)
     more = len(things) - len(shown)
     return KINDS[kind].words.format(things=named + (f" and {more:,} more" if more else ""))
 

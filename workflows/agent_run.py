@@ -37,6 +37,8 @@ from turnkeeper.state import EMPTY_REPLY, MAX_CONTINUED, MAX_DISCARDED, Call, Ph
 from turnkeeper.text import clip, one_line
 from workflows import boundary, cockpit, failures, options
 from workflows.approving import AsksPeople
+from workflows.beginning import Forks
+from workflows.hold import Holds
 from workflows.messages import Messages
 from workflows.pace import Pace
 from workflows.room import MakesRoom
@@ -53,7 +55,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(MakesRoom, AsksPeople, Messages):
+class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init
@@ -82,6 +84,7 @@ class AgentRun(MakesRoom, AsksPeople, Messages):
         try:
             if self.state.spec is None:
                 await self._alone(self._load())
+                await self._take_over()
             self.timer = asyncio.create_task(self._deadline())
             while self.state.outcome is None:
                 await self._step()
@@ -100,6 +103,8 @@ class AgentRun(MakesRoom, AsksPeople, Messages):
         state = self.state
         if self._interrupted():
             self._end_interrupted()
+        elif state.phase == Phase.GENERATE and (state.control.pause or state.control.held):
+            await self._hold()
         elif state.phase == Phase.GENERATE:
             await self._generate()
         elif state.phase == Phase.PARSE:
@@ -120,7 +125,7 @@ class AgentRun(MakesRoom, AsksPeople, Messages):
             await self._continue_as_new()
             return
         await self._make_room()
-        if state.outcome is not None or self._interrupted():
+        if state.outcome is not None or self._interrupted() or state.control.pause is not None:
             return
         self.turns_here += 1
         asked = GenerateInput(
@@ -261,6 +266,7 @@ class AgentRun(MakesRoom, AsksPeople, Messages):
             images=state.result_images(call),
             metadata=state.request.metadata,
             repeated=self._is_repeated(),
+            reset=True if self._was_reset() else None,
             key_ttl=tool.key_ttl,
             **self._allowed(call),
         )
@@ -287,6 +293,14 @@ class AgentRun(MakesRoom, AsksPeople, Messages):
         return (
             self.state.request.request_key is not None or info.run_id != info.first_execution_run_id
         )
+
+    def _was_reset(self) -> bool:
+        """Whether turns of this run may have been run before, in an execution that was replaced."""
+        info = workflow.info()
+        if info.run_id != info.original_execution_run_id:
+            # Noted: the execution that this one continues as does not differ so.
+            self.state.was_reset = True
+        return self.state.was_reset
 
     def _without_result(self, call: Call, told: failures.Told) -> None:
         if call.asks_only:
@@ -389,8 +403,12 @@ class AgentRun(MakesRoom, AsksPeople, Messages):
 
     async def _deadline(self) -> None:
         # One timer for the whole run: a timeout on each wait would cost two events each time.
-        left = max(0.0, self.state.deadline - workflow.time())
-        await workflow.sleep(left, summary="time limit")
+        deadline = 0.0
+        while deadline < self.state.deadline:
+            # Again if it was raised meanwhile, and only then: a replay makes the same timers.
+            deadline = self.state.deadline
+            left = max(0.0, deadline - workflow.time())
+            await workflow.sleep(left, summary="time limit")
         self.expired = True
 
     def _interrupted(self) -> bool:
@@ -423,6 +441,7 @@ class AgentRun(MakesRoom, AsksPeople, Messages):
         state.context.head_tokens = loaded.head_tokens
         state.attributes = loaded.attributes
         state.heartbeat_seconds = loaded.heartbeat_seconds
+        state.raise_early()
         cockpit.publish_start(state)
         cockpit.show(state)
 

@@ -64,7 +64,8 @@ def open_state(args: Sequence[RawValue]) -> RunState:
         request=request.model_copy(update={"prompt": one_line(request.prompt, 200)}),
         key_base=key_base(info.workflow_id, request.request_key or info.first_execution_run_id),
         started=workflow.now().timestamp(),
-        pending=[prompt],
+        # What a fork begins with is read by an activity.
+        pending=[] if request.fork else [prompt],
     )
 
 
@@ -125,4 +126,5 @@ def result_of(state: RunState) -> RunResult:
             a.model_copy(update={"arguments": one_line(a.arguments, 200)})
             for a in state.approvals.asked[-RESULT_APPROVALS:]
         ],
+        limits=state.limits if state.control.raised else None,
     )

@@ -37,7 +37,8 @@ def publish_end(state: RunState) -> None:
     outcome = state.outcome or ""
     counts = {"Turns": state.turn, "Tokens": state.usage.total}
     _upsert(state, {"Status": "ended", "Outcome": outcome}, counts)
-    workflow.upsert_memo({"outcome": outcome, "answer": one_line(state.text, 200)})
+    told = {"outcome": outcome, "answer": one_line(state.text, 200)}
+    workflow.upsert_memo(told | ({"paused": None} if state.control.held else {}))
     show(state)
 
 
@@ -54,7 +55,7 @@ def publish_approvals(state: RunState) -> None:
     """When a person is asked to allow a call, or has decided: for lists over all runs."""
     waits = any(c.status == "waiting" for c in state.calls)
     _upsert(state, {"Status": "waiting" if waits else "running"}, {})
-    workflow.upsert_memo(_approvals_memo(state) | _so_far(state))
+    workflow.upsert_memo(_approvals_memo(state) | _used(state))
 
 
 def publish_given_up(state: RunState, call: Call) -> None:
@@ -63,6 +64,12 @@ def publish_given_up(state: RunState, call: Call) -> None:
         publish_unknown(state)
     elif call.awaits == "approval":
         publish_approvals(state)
+
+
+def publish_hold(state: RunState) -> None:
+    """When the run begins to wait for a person to resume it, and when it goes on."""
+    _upsert(state, {"Status": "waiting" if state.control.held else "running"}, {})
+    workflow.upsert_memo(_hold_memo(state) or {"paused": None})
 
 
 def memo(state: RunState) -> dict[str, Any]:
@@ -74,12 +81,12 @@ def memo(state: RunState) -> dict[str, Any]:
     ours = {"agent": state.request.agent, "prompt": state.request.prompt}
     waits = _unknown_memo(state) if state.unknown else {}
     if state.approvals.asked:
-        waits |= _approvals_memo(state) | _so_far(state)
-    return theirs | ours | waits
+        waits |= _approvals_memo(state) | _used(state)
+    return theirs | ours | waits | _hold_memo(state)
 
 
 def _unknown_memo(state: RunState) -> dict[str, Any]:
-    return {"unknown": [u.model_dump(mode="json") for u in state.unknown]} | _so_far(state)
+    return {"unknown": [u.model_dump(mode="json") for u in state.unknown]} | _used(state)
 
 
 def _approvals_memo(state: RunState) -> dict[str, Any]:
@@ -89,8 +96,13 @@ def _approvals_memo(state: RunState) -> dict[str, Any]:
     return {"approvals": [a.model_dump(mode="json") for a in shown]}
 
 
-def _so_far(state: RunState) -> dict[str, Any]:
-    # For the lists that show a run which waits; they grow again when it goes on.
+def _hold_memo(state: RunState) -> dict[str, Any]:
+    held = state.control.held
+    return {"paused": held.model_dump(mode="json")} | _used(state) if held else {}
+
+
+def _used(state: RunState) -> dict[str, Any]:
+    """For the lists that show a run which waits; it grows again when the run goes on."""
     return {"turns": state.turn, "tokens": state.usage.total}
 
 

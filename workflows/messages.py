@@ -15,14 +15,17 @@ from turnkeeper.contract import (
     CallStatus,
     ContextStatus,
     DenyRequest,
+    PauseRequest,
+    RaiseLimitsRequest,
     ResolveRequest,
+    ResumeRequest,
     RunStatus,
     StopRequest,
 )
 from turnkeeper.render import waiting_for
 from turnkeeper.state import RunState
 from turnkeeper.text import arguments_line, one_line
-from workflows import boundary
+from workflows import boundary, cockpit
 
 _Body = TypeVar("_Body", bound=BaseModel)
 
@@ -42,12 +45,13 @@ def _accepts(
     body: type[_Body],
     about: str,
     *,
-    take: Callable[[RunState, _Body], None],
+    take: Callable[[RunState, _Body], str | None],
     refuse: Callable[[RunState, _Body], str | None] = lambda _state, _said: None,
 ) -> tuple[Any, Any]:
     """The update and the signal of a name, which have the same body.
 
-    `about` is for the UI; `refuse` says why a body cannot be taken; `take` notes it, no more.
+    `about` is for the UI; `refuse` says why a body cannot be taken; `take` notes it, no more, and
+    says what the sender should know of it.
     """
 
     def read(run: _Run, args: Sequence[Any]) -> _Body:
@@ -61,8 +65,11 @@ def _accepts(
     @workflow.update(name=name, description=about)
     async def update(self: _Run, *args: Any) -> dict[str, str]:
         take(self.state, boundary.body(body, args))
+        note = take(self.state, boundary.body(body, args))
         self.acknowledging = True
-        return {"accepted": name}
+        # Whatever the loop is at: the card tells of it now.
+        cockpit.show(self.state)
+        return {"accepted": name} | ({"note": note} if note else {})
 
     @update.validator
     def check(self: _Run, *args: Any) -> None:
@@ -81,6 +88,7 @@ def _accepts(
             return
         try:
             take(self.state, read(self, args))
+            cockpit.show(self.state)
         except ValueError as error:
             workflow.logger.warning("%s signal dropped: %s", name, one_line(str(error), 300))
 
@@ -119,6 +127,28 @@ class Messages(_Run):
         take=lambda state, said: state.approvals.take(said),
     )
 
+    pause_update, pause_signal = _accepts(
+        contract.PAUSE,
+        PauseRequest,
+        'Wait before the next generation. Body: {"reason": "...", "actor": "..."}, both optional. '
+        "The time limit goes on.",
+        take=lambda state, said: state.control.take_pause(said),
+    )
+    resume_update, resume_signal = _accepts(
+        contract.RESUME,
+        ResumeRequest,
+        'Go on after a pause. Body: {"actor": "..."}, optional.',
+        take=lambda state, said: state.control.take_resume(said),
+    )
+
+    raise_update, raise_signal = _accepts(
+        contract.RAISE_LIMITS,
+        RaiseLimitsRequest,
+        'Raise limits before they are reached. Body: {"limits": {"turns": 100}, "reason": "..."}',
+        refuse=RunState.cannot_raise,
+        take=RunState.raise_limits,
+    )
+
     @workflow.query(name=contract.STATUS)
     def status(self, *_args: Any) -> RunStatus:
         """Where the run stands."""
@@ -148,6 +178,7 @@ class Messages(_Run):
             outcome=state.outcome,
             unknown=state.unknown,
             approvals=state.approvals.asked,
+            paused=state.control.pause,
         )
 
     def _context(self) -> ContextStatus | None:

@@ -48,6 +48,19 @@ def verify(signature: Signature) -> dict[str, Any]:
     }
 
 
+def fork(state: RunState) -> dict[str, Any]:
+    """Ten minutes: it copies a transcript, and the artifacts that stand in it."""
+    return {
+        "start_to_close_timeout": timedelta(minutes=10),
+        "heartbeat_timeout": timedelta(seconds=state.heartbeat_seconds),
+        "retry_policy": RetryPolicy(
+            maximum_interval=timedelta(seconds=60),
+            maximum_attempts=15,
+            non_retryable_error_types=[_TOO_LARGE],
+        ),
+    }
+
+
 def seal(state: RunState) -> dict[str, Any]:
     """A minute: while the store is down, the run goes on unsealed."""
     return {

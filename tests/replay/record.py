@@ -184,6 +184,40 @@ async def _stopped_while_waiting(r: Rig) -> Any:
     return await run.result(check=False)
 
 
+async def _paused_and_resumed(r: Rig) -> Any:
+    run = await r.start()
+    await until(lambda: r.provider.requests)
+    await run.pause("lunch", "ann")
+
+    async def waits() -> bool:
+        return (await run.status()).waiting_for.startswith("a person to resume it")
+
+    await until(waits)
+    await run.resume("bob")
+    return await run.result(check=False)
+
+
+async def _raised(r: Rig) -> Any:
+    run = await r.start()
+    await until(lambda: r.provider.requests)
+    await run.raise_limits({"wall_seconds": 2}, "it takes longer", "ann")
+    return await run.result(check=False)
+
+
+async def _forked(r: Rig) -> Any:
+    run = await r.start()
+    await run.result()
+    fork = await run.fork(2, "Look again.")
+    r.ids.append(fork.id)
+    return await fork.result(check=False)
+
+
+async def _retried(r: Rig) -> Any:
+    run = await r.start()
+    await run.result()
+    return await (await run.retry_from(2, again=True)).result(check=False)
+
+
 async def _invalid(r: Rig) -> Any:
     handle = await r.start_raw({"agent": "tester", "prompt": "q", "limits": {"cost_usd": 1}})
     return await r.agents.result(handle.id, check=False)
@@ -336,6 +370,19 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "nudged": Scenario(lambda x: text("An answer.") if "empty" in x.last_text else reply([])),
     "paused": Scenario([text("One moment.", stop_reason="pause_turn"), text("An answer.")]),
+    "held": Scenario([call("after", {"seconds": 0.5}), text("Done.")], drive=_paused_and_resumed),
+    "limits-raised": Scenario(
+        [call("after", {"seconds": 30})],
+        "time_limit",
+        _raised,
+        agent={"limits": Limits(wall_seconds=1)},
+    ),
+    "forked": Scenario(
+        [call("look_up", {"q": "a"}), call("write", {"n": 1}), _results], drive=_forked
+    ),
+    "retried": Scenario(
+        [call("look_up", {"q": "a"}), call("write", {"n": 1}), _results], drive=_retried
+    ),
     "continued": Scenario(
         [*[call("look_up", {"q": c * 1_500}) for c in "abcde"], text("Done.")],
         agent={"tools": [look_up], "history": HISTORY},

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from turnkeeper.follow import Step
 
 
-_EXAMPLES = {"--limit": "turns=8", "--metadata": "tenant=acme"}
+_EXAMPLES = {
+    "--limit": "turns=8",
+    "--metadata": "tenant=acme",
+    "raise-limits ID": "turns=100",
+}
 
 
 async def run(place: Place, options: argparse.Namespace) -> int:
@@ -127,9 +131,9 @@ def print_result(place: Place, handle: AgentRunHandle, result: RunResult, *, as_
     return exit_code(result.outcome)
 
 
-def limits_of(given: Sequence[str]) -> dict[str, Any]:
+def limits_of(given: Sequence[str], option: str = "--limit") -> dict[str, Any]:
     """`--limit turns=8`: values are JSON where they can be, else text."""
-    return {name: _value(text) for name, text in pairs_of("--limit", given).items()}
+    return {name: _value(text) for name, text in pairs_of(option, given).items()}
 
 
 def pairs_of(option: str, given: Sequence[str]) -> dict[str, str]:

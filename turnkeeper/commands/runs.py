@@ -1,18 +1,16 @@
-"""`starter.py list`, `count` and `stop`."""
+"""`starter.py list` and `count`, and the choice of runs that other commands share."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import getpass
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
+from turnkeeper.commands.place import USAGE, Complaint, Place
 from turnkeeper.commands.selection import query_of
 from turnkeeper.commands.terminal import say, say_json, tell
-from turnkeeper.errors import TurnkeeperError
 from turnkeeper.text import one_line
 
 if TYPE_CHECKING:
@@ -21,18 +19,16 @@ if TYPE_CHECKING:
 _HEADINGS = ("RUN", "AGENT", "STATUS", "OUTCOME", "TURNS", "TOKENS", "STARTED")
 _NUMBERS = ("TURNS", "TOKENS")
 _CELL = 200
-_AT_ONCE = 10
-_STOPPED = ("stopping", "queued", "ended", "would be stopped")
 
 
 async def list_runs(place: Place, options: argparse.Namespace) -> int:
     """Print a table of runs: the open ones and the last to close, the newest first."""
     async with place.client(to_read=True) as client:
-        runs = await _chosen(client, options)
+        runs = await chosen_runs(client, options)
     if options.json:
         say_json({"runs": [_as_json(r) for r in runs]})
     elif runs:
-        _print(runs)
+        print_runs(runs)
     else:
         tell("no runs")
     return 0
@@ -52,81 +48,14 @@ async def count(place: Place, options: argparse.Namespace) -> int:
     return 0
 
 
-async def stop(place: Place, options: argparse.Namespace) -> int:
-    """Ask a run to stop; or all that are chosen, once they have been shown."""
-    chosen = query_of(options) or options.waiting_for
-    if options.id and chosen:
-        raise Complaint("name a run, or choose several, not both", USAGE)
-    if not options.id and not chosen:
-        raise Complaint(
-            "name a run, or choose several: stop --agent NAME, --where QUERY, ... (see --help)",
-            USAGE,
-        )
-    return await (_stop_one if options.id else _stop_chosen)(place, options)
-
-
-async def _stop_one(place: Place, options: argparse.Namespace) -> int:
-    # Also where no server runs: the stop is kept there until the next worker.
-    async with place.client(to_read=True) as client:
-        stopped = await client.stop(options.id, options.reason, options.actor or person())
-    if options.json:
-        say_json({"id": options.id, "stop": stopped})
-    else:
-        say(_told(place, options.id, stopped))
-    return 0
-
-
-async def _stop_chosen(place: Place, options: argparse.Namespace) -> int:
-    async with place.client(to_read=True) as client:
-        runs = await _chosen(client, options, open_only=True)
-        actor = options.actor or person()
-        if options.yes:
-            stopped = await _stop_all(client, [r.id for r in runs], options.reason, actor)
-        else:
-            stopped = dict.fromkeys([r.id for r in runs], "would be stopped")
-    if options.json:
-        say_json({"runs": [{"id": name, "stop": what} for name, what in stopped.items()]})
-    elif options.yes:
-        for name, what in stopped.items():
-            say(_told(place, name, what))
-    elif runs:
-        _print(runs)
-        tell(f"{len(runs)} open runs would be stopped: the same command with --yes stops them")
-    else:
-        tell("no open runs")
-    return FAILED if any(what not in _STOPPED for what in stopped.values()) else 0
-
-
-async def _stop_all(
-    client: AgentClient, runs: Sequence[str], reason: str, actor: str
-) -> dict[str, str]:
-    """What became of each, by its id: one that fails does not keep the others from it."""
-    some = asyncio.Semaphore(_AT_ONCE)
-
-    async def one(run: str) -> str:
-        async with some:
-            try:
-                return await client.stop(run, reason, actor)
-            except (LookupError, ConnectionError, TurnkeeperError) as error:
-                return one_line(f"not stopped: {error}", _CELL)
-
-    return dict(zip(runs, await asyncio.gather(*map(one, runs)), strict=True))
-
-
-def _told(place: Place, run: str, stopped: str) -> str:
-    shown = one_line(run, _CELL)
-    if stopped == "stopping":
-        return f"run {shown} is stopping"
-    if stopped == "queued":
-        return f"no worker answers: run {shown} stops as soon as one does"
-    if stopped == "ended":
-        return f"run {shown} has ended already: {place.again(f'show {shown}')}"
-    return f"run {shown}: {stopped}"
-
-
-async def _chosen(
+async def chosen_runs(
     client: AgentClient, options: argparse.Namespace, *, open_only: bool = False
 ) -> list[RunSummary]:
+    """The runs that the options of `add_selection` choose, the newest first.
+
+    Raises:
+        Complaint: the server does not understand the query.
+    """
     query = query_of(options)
     if open_only:
         query = " AND ".join(filter(None, [query, "ExecutionStatus = 'Running'"]))
@@ -139,7 +68,8 @@ async def _chosen(
     return sorted(runs, key=lambda r: r.started, reverse=True)
 
 
-def _print(runs: Sequence[RunSummary]) -> None:
+def print_runs(runs: Sequence[RunSummary]) -> None:
+    """A table, and what each that waits for a person waits for."""
     heading, *rows = _table([_HEADINGS, *(_row(r) for r in runs)])
     say(heading)
     for run, row in zip(runs, rows, strict=True):

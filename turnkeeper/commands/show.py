@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, TextIO
 
 from turnkeeper.commands.place import Complaint, Place
 from turnkeeper.commands.run import print_result, wait
-from turnkeeper.commands.terminal import say, say_json, tell, tell_deciding, tell_settling
+from turnkeeper.commands.terminal import (
+    say,
+    say_json,
+    tell,
+    tell_deciding,
+    tell_resuming,
+    tell_settling,
+)
 
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient
@@ -127,6 +134,9 @@ def _advise(place: Place, run_id: str, status: RunStatus) -> None:
         if asked.status == "waiting":
             tell()
             tell_deciding(place, run_id, asked.id)
+    if status.paused is not None:
+        tell()
+        tell_resuming(place, run_id)
 
 
 def _how_far(call: ToolRun, ended: RunResult | None) -> str:

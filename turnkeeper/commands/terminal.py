@@ -62,6 +62,13 @@ def tell_deciding(place: Place, run_id: str, approval: str, which: str = "it") -
     tell(f"To deny {which}:  {deny} --reason ...")
 
 
+def tell_resuming(place: Place, run_id: str) -> None:
+    """The command that lets a paused run go on."""
+    from turnkeeper.render import resuming
+
+    tell(f"To resume it: {place.again(resuming(run_id))}")
+
+
 def quiet_sdk() -> None:
     """Keep the SDK's own log from stdout, where answers are; what it warns of is told in steps."""
     from temporalio.runtime import Runtime, TelemetryConfig

@@ -1,0 +1,94 @@
+"""`starter.py pause`, `resume` and `raise-limits` as people use them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.commands.test_unknown import Shell
+from tests.rig import RigFactory, until
+from tests.test_pause import Gate, held, one_call
+from turnkeeper.testing.embedded import EmbeddedServer
+
+
+@pytest.fixture
+def shell(server: EmbeddedServer, tmp_path: Path) -> Shell:
+    """See `Shell`."""
+    return Shell(server, tmp_path)
+
+
+async def test_one_run_is_paused_and_resumed(rig: RigFactory, shell: Shell) -> None:
+    """Each command says what became of the run; `show` has the command that goes on."""
+    gate = Gate()
+    async with rig(one_call, tools=[gate.tool]) as r:
+        run = await r.start()
+        async with asyncio.timeout(20):
+            await gate.reached.wait()
+        paused = await shell.starter("pause", run.id, "--reason", "lunch", "--actor", "ann")
+        assert paused.stdout == (
+            f"run {run.id} pauses before its next turn; its time limit goes on\n"
+        )
+        again = await shell.starter("pause", run.id, "--json")
+        assert json.loads(again.stdout) == {"id": run.id, "pause": "paused"}
+        gate.go.set()
+        await held(r, run)
+        shown = await shell.starter("show", run.id)
+        assert "waiting for a person to resume it, paused by ann: lunch" in shown.stdout
+        assert f"resume {run.id}" in shown.stderr
+        resumed = await shell.starter("resume", run.id)
+        assert resumed.stdout == f"run {run.id} goes on\n"
+        assert (await run.result(timeout=20)).outcome == "completed"
+        ended = await shell.starter("resume", run.id)
+        assert (ended.returncode, "has ended already" in ended.stdout) == (0, True)
+
+
+async def test_several_runs_are_paused_and_resumed_together(rig: RigFactory, shell: Shell) -> None:
+    """Chosen as for `stop`: shown first, paused with `--yes`, resumed in one go."""
+    gate = Gate()
+    async with rig(one_call, tools=[gate.tool]) as r:
+        tenant = f"tenant-of-{r.agents.task_queue}"
+        runs = [await r.start(metadata={"tenant": tenant}) for _ in range(3)]
+        chosen = ["--tenant", tenant]
+
+        async def found() -> bool:
+            return await r.agents.count_runs(f"TurnkeeperTenant = '{tenant}'") == 3
+
+        await until(found)
+        shown = await shell.starter("pause", *chosen)
+        assert "3 open runs would be paused: the same command with --yes" in shown.stderr
+        assert [(await run.status()).paused for run in runs] == [None] * 3
+        paused = await shell.starter("pause", *chosen, "--yes", "--reason", "a recall", "--json")
+        told = json.loads(paused.stdout)["runs"]
+        assert {(x["id"], x["pause"]) for x in told} == {(run.id, "pausing") for run in runs}
+        gate.go.set()
+        for run in runs:
+            assert (await held(r, run)).waiting_for.endswith(": a recall")
+        resumed = await shell.starter("resume", *chosen, "--status", "waiting", "--yes")
+        assert sorted(resumed.stdout.splitlines()) == sorted(f"run {x.id} goes on" for x in runs)
+        for run in runs:
+            assert (await run.result(timeout=20)).outcome == "completed"
+
+
+async def test_limits_are_raised(rig: RigFactory, shell: Shell) -> None:
+    """By name and value; what is narrower, or no pair, is a wrong request."""
+    gate = Gate()
+    async with rig(one_call, tools=[gate.tool]) as r:
+        run = await r.start(limits={"turns": 5})
+        async with asyncio.timeout(20):
+            await gate.reached.wait()
+        done = await shell.starter("raise-limits", run.id, "turns=100", "tokens=null")
+        assert (done.returncode, done.stdout) == (0, f"run {run.id} has other limits now\n")
+        assert (await run.status()).limits.turns == 100
+        less = await shell.starter("raise-limits", run.id, "turns=99")
+        assert less.returncode == 2
+        assert "limits.turns: 99 is less than the present 100" in less.stderr
+        wrong = await shell.starter("raise-limits", run.id, "turns")
+        assert (wrong.returncode, "turns=100" in wrong.stderr) == (2, True)
+        gate.go.set()
+        await run.result(timeout=20)
+        late = await shell.starter("raise-limits", run.id, "turns=101")
+        assert (late.returncode, "has ended" in late.stdout) == (1, True)
+        assert f"fork {run.id} --turn N" in late.stderr
