@@ -368,7 +368,7 @@ async def test_no_turn_waits_for_a_summary(rig: RigFactory) -> None:
 
 async def test_turns_go_on_beside_a_slow_summary_when_the_history_is_long(rig: RigFactory) -> None:
     """Continuing as new waits for the summary, and no turn does."""
-    slow = reading(30, summary=lambda _: text(SUMMARY, delay=2))
+    slow = reading(30, summary=lambda _: text(SUMMARY, delay=4))
     async with rig(
         slow,
         tools=[page],
@@ -379,7 +379,8 @@ async def test_turns_go_on_beside_a_slow_summary_when_the_history_is_long(rig: R
     ) as r:
         assert (await r.run("Read the report.")).outcome == "completed"
         beside = [_turns_beside_summary(events) for events in await r.executions()]
-        assert max(beside) >= 10, beside
+        # There is room for five in a history of that length.
+        assert max(beside) >= 8, beside
         await held(r)
 
 

@@ -603,11 +603,12 @@ async def tools_rig(
 
     tools: list[Tool] = [returns, returns_async, raises, raises_async, validates]
     folder = tmp_path_factory.mktemp("tools")
-    async with open_rig(client, folder, script, tools=tools) as rig:
+    # A slow machine gets late to attempts that it has begun: none may count as lost for that.
+    patient = {"heartbeat_seconds": 60}
+    async with open_rig(client, folder, script, tools=tools, settings=patient) as rig:
         prompts = [f"{name}|{case}" for name in ("returns", "returns_async") for case in RESULTS]
         prompts += [f"{name}|{case}" for name in ("raises", "raises_async") for case in FAILURES]
-        # Many at once, since most of them wait for their second attempt; but not so many that a
-        # slow machine starts attempts which it cannot get to before their heartbeats are due.
+        # Many at once, since most of them wait for their second attempt.
         gate = asyncio.Semaphore(40)
 
         async def ended(prompt: str) -> AgentRunHandle:
