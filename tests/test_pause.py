@@ -123,7 +123,7 @@ async def test_a_generation_that_runs_is_finished(rig: RigFactory) -> None:
         await run.pause()
         await held(r, run)
         assert gate.reached.is_set()
-        assert r.provider.requests[0].outcome == "complete"
+        assert r.provider.requests[0].outcome == "sent"
         await run.resume()
         assert (await run.result(timeout=20)).usage.estimated_tokens == 0
 

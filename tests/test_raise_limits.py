@@ -96,7 +96,11 @@ async def test_more_turns_let_a_run_go_on(rig: RigFactory) -> None:
 async def test_the_deadline_moves(rig: RigFactory) -> None:
     """A run whose time is raised lives on past the first limit, and ends at the second."""
     gate = Gate()
-    async with rig(three_calls, tools=[gate.tool], limits=Limits(wall_seconds=2)) as r:
+    options: dict[str, Any] = {
+        "limits": Limits(wall_seconds=2),
+        "settings": {"heartbeat_seconds": 1},
+    }
+    async with rig(three_calls, tools=[gate.tool], **options) as r:
         run = await begun(r, gate)
         await run.raise_limits({"wall_seconds": 4})
         result = await run.result(check=False, timeout=20)

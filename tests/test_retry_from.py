@@ -242,18 +242,20 @@ async def test_an_open_run_is_retried(rig: RigFactory) -> None:
 
 async def test_what_was_said_to_the_run_after_that_turn_is_forgotten(rig: RigFactory) -> None:
     """A run that was stopped goes on, and is not stopped again; nor is one that was cancelled."""
-    for end in ("stop", "cancel"):
+    for end in ("stop", "signal", "cancel"):
         gate = Gate()
 
         def script(x: Exchange, gate: Gate = gate) -> Reply:
             return call("work") if x.turn == 0 else text("Done.")
 
-        async with rig(script, tools=[gate.tool]) as r:
+        async with rig(script, tools=[gate.tool], settings={"heartbeat_seconds": 1}) as r:
             run = await r.start()
             async with asyncio.timeout(20):
                 await gate.reached.wait()
             if end == "stop":
                 await run.stop("enough")
+            elif end == "signal":
+                await r.client.get_workflow_handle(run.id).signal("stop", {})
             else:
                 await r.client.get_workflow_handle(run.id).cancel()
             await run.result(check=False)
