@@ -108,7 +108,8 @@ async def test_a_person_decides_in_the_ui(tmp_path: Path, histories: Archive) ->
             waiting = await until(lambda: _waiting(handle))
             described = await client.get_workflow_handle(handle.id).describe()
             run = f"{server.ui_url}/namespaces/default/workflows/{handle.id}/{described.run_id}"
-            await page.goto(f"{run}/user-metadata", wait_until="networkidle")
+            # Not until the network is idle: of an open run the UI asks again and again.
+            await page.goto(f"{run}/user-metadata")
             card = page.frame_locator("iframe").last
             await card.get_by_text("Waits for a person to allow").wait_for()
             body = json.dumps({"approval": waiting.id})
@@ -116,10 +117,13 @@ async def test_a_person_decides_in_the_ui(tmp_path: Path, histories: Archive) ->
             await page.screenshot(path=pictures / "approval.png")
             await page.get_by_role("button", name="More Actions").click()
             await page.get_by_role("menuitem", name="Send an Update").click()
-            dialog = page.get_by_role("dialog")
-            await dialog.get_by_text("Name").first.click()
+            # Of the page's two, one for each width of a window, that which is open.
+            dialog = page.locator("dialog#update-confirmation-modal[open]")
+            await dialog.get_by_role("button", name="Select an Update").click()
+            await page.get_by_role("option", name="approve").click()
+            await dialog.get_by_role("textbox", name="Data").fill(body)
             await page.screenshot(path=pictures / "update.png")
-            await handle.approve(waiting.id)
+            await dialog.get_by_role("button", name="Submit").click()
             assert (await handle.result()).answer == "Refunded 249.00 EUR for order 1012."
         await histories.take(client)
 

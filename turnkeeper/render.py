@@ -75,9 +75,8 @@ def _cut(text: str, limit: int = SUMMARY_BYTES) -> str:
 def run_card(state: RunState, workflow_id: str = "ID") -> str:
     """The run at a glance, as markdown of at most `CARD_BYTES` bytes, for Temporal's details."""
     asked = f"Asked: {_md(state.request.prompt)}"
-    parts = [_headline(state), asked, "\n".join(_limits_used(state))]
-    if state.approvals.asked:
-        parts.append(_approvals(state, workflow_id))
+    parts = [_headline(state), asked, *_approvals(state, workflow_id)]
+    parts += ["\n".join(_limits_used(state)), *_decided(state)]
     if (fork := state.request.fork) is not None:
         parts.insert(2, f"A fork of {_code(fork.workflow_id, 250)} before turn {fork.turn}.")
     if state.unknown:
@@ -178,27 +177,32 @@ def _unknown(state: RunState, workflow_id: str) -> str:
     return "**Outcome unknown**\n\n" + "\n".join(rows)
 
 
-def _approvals(state: RunState, workflow_id: str) -> str:
-    """Those that wait first, each with all that decides it; then the last that were decided."""
-    waiting = state.approvals.waiting[:_CARD_CALLS]
-    rows = ["**Waits for a person to allow**\n"] if waiting else []
-    for asked in waiting:
-        called = _code(f"{asked.tool} {asked.arguments}", 400)
+def _approvals(state: RunState, workflow_id: str) -> list[str]:
+    """Those that wait, each with all that decides it: in paragraphs, since the UI shows no lists
+    within lists."""
+    told = []
+    for asked in state.approvals.waiting[:_CARD_CALLS]:
         late = ", nobody decided in time" if asked.escalated else ""
         late += f", not accepted: {_md(asked.refused)}" if asked.refused else ""
-        rows.append(
-            f"- {called} · {asked.effect} · asked because {_md(asked.why)} · until "
-            f"{_moment(asked.expires)}{late}\n"
-            f"  - update `approve` with {_code(json.dumps({'approval': asked.id}), 100)}, or "
-            f"{_code('starter.py ' + deciding(workflow_id, asked.id, allow=True), 400)}\n"
-            f"  - update `deny` with "
-            f"{_code(json.dumps({'approval': asked.id, 'reason': '...'}), 100)}, or "
-            f"{_code('starter.py ' + deciding(workflow_id, asked.id, allow=False), 400)}"
+        until = _moment(asked.expires) + late
+        allow, deny = (
+            _code(f"starter.py {deciding(workflow_id, asked.id, allow=word)}", 400)
+            for word in (True, False)
         )
+        body, why = {"approval": asked.id}, {"approval": asked.id, "reason": "..."}
+        told += [
+            f"**Waits for a person to allow** {_code(f'{asked.tool} {asked.arguments}', 400)}",
+            f"Effect: {asked.effect}. Asked because {_md(asked.why)}. Until {until}.",
+            f"To allow it: {allow}, or the update `approve` with {_code(json.dumps(body), 100)}.",
+            f"To deny it: {deny}, or the update `deny` with {_code(json.dumps(why), 100)}.",
+        ]
+    return told
+
+
+def _decided(state: RunState) -> list[str]:
     settled = [a for a in state.approvals.asked if a.status != "waiting"][-_CARD_CALLS:]
-    if settled:
-        rows += ["", "**Decided**\n", *(f"- {_md(approval_text(a), 300)}" for a in settled)]
-    return "\n".join(rows).strip()
+    rows = [f"- {_md(approval_text(a), 300)}" for a in settled]
+    return ["**Decided**\n\n" + "\n".join(rows)] if rows else []
 
 
 def _moment(seconds: float) -> str:

@@ -234,7 +234,7 @@ class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
                 break
             self._await_expiry()
             cockpit.show(state)
-            if not self.tasks and self._is_long() and self._may_leave():
+            if self._may_leave():
                 await self._continue_as_new()
             await self._wait()
             if self._interrupted() or state.outcome is not None:
@@ -364,6 +364,7 @@ class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
                 or any(t.done() for t in self.tasks)
                 or self.state.has_news
                 or self._has_expired()
+                or self._may_leave()
             )
         )
         self._reap()
@@ -461,11 +462,12 @@ class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
 
     def _may_leave(self) -> bool:
         """Whether it may continue as new while calls wait: their arguments and results go along."""
-        fits = len(self.state.model_dump_json()) <= MAX_CARRIED_BYTES
         # A state of more bytes than the threshold would otherwise go on for ever.
-        new = self.turns_here > 0 or self._is_long(by_size=False)
+        if self.tasks or not self._is_long(by_size=self.turns_here > 0):
+            return False
+        fits = len(self.state.model_dump_json()) <= MAX_CARRIED_BYTES
         # Asked for last: it leaves an event in the history.
-        return fits and new and workflow.patched("continues-while-waiting")
+        return fits and workflow.patched("continues-while-waiting")
 
     def _is_full(self) -> bool:
         info = workflow.info()

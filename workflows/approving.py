@@ -65,6 +65,8 @@ class AsksPeople:
     def _take_decisions(self) -> None:
         """What people have said counts before the clock does."""
         state = self.state
+        if not state.approvals.waiting:
+            return
         if state.pinned.verifies:
             for decision in [d for d in state.approvals.news if not d.verified]:
                 decision.checking = True
