@@ -65,7 +65,6 @@ from turnkeeper.outside import (
     RunSummary,
     UnknownOutcome,
     agent_of,
-    waits_of,
     earlier_request,
     has_attribute,
     outcomes_of,
@@ -75,6 +74,7 @@ from turnkeeper.outside import (
     status_of_ended,
     summary_of,
     unknown_of,
+    waits_of,
 )
 from turnkeeper.spec import Limits
 from turnkeeper.text import one_line
