@@ -329,8 +329,8 @@ async def test_over_continue_as_new(rig: RigFactory, monkeypatch: pytest.MonkeyP
     """It is one run: its steps and calls go on, and its time counts from the first start."""
     monkeypatch.setattr(look_module, "EVERY_SECONDS", 0.05)
     gate = Gate()
-    script = [*[call("glance")] * 4, call("hold", {"what": "on"}), text("Done.")]
-    async with rig(script, tools=gate.tools, history=HistoryPolicy(events=25)) as r:
+    script = [*[call("glance")] * 6, call("hold", {"what": "on"}), text("Done.")]
+    async with rig(script, tools=gate.tools, history=HistoryPolicy(events=50)) as r:
         run = await r.start()
         seen = looks(r.agents, run.id, await run.status())
         first = await anext(seen)
@@ -342,7 +342,7 @@ async def test_over_continue_as_new(rig: RigFactory, monkeypatch: pytest.MonkeyP
         gate.open.set()
         look = await to_the_end(seen)
         assert look.result is not None
-        assert look.result.turns == 6
+        assert look.result.turns == 8
         assert [s.text for s in look.steps][-1] == "the run ends: completed"
 
 

@@ -84,7 +84,7 @@ def frame(look: Look, answering: str, *, width: int, colour: bool = False) -> li
     lines += _rows("used", _wrapped(_used(look), width))
     for problem in look.problems:
         told = f"{problem.what}; {problem.mend}" if problem.mend else problem.what
-        lines += _rows("problem", _wrapped(told, width))
+        lines += _rows("problem", _wrapped(one_line(told, 1_000), width))
     room = width - _INDENT
     work = [_work(w, look.at, room, colour=colour) for w in look.work[:_WORK]]
     more = [f"and {len(look.work) - _WORK} more"] if len(look.work) > _WORK else []
@@ -140,7 +140,7 @@ def _taken(work: Work, now: datetime) -> str:
 
 
 def _step(turn: int, phase: str, text: str) -> str:
-    return f"{f'turn {turn}' if turn else '':<8}  {phase:<8}  {one_line(text, 300)}"
+    return f"{f'turn {turn}' if turn else '':<8}  {one_line(phase, 64):<8}  {one_line(text, 300)}"
 
 
 # --- plain lines, and JSON ----------------------------------------------------------------------
@@ -158,7 +158,7 @@ async def _lines(seen: AsyncIterator[Look]) -> RunResult:
             *(f.mend or f.what for f in look.problems),
         ]
         told = "; ".join(one_line(p, 300) for p in parts if p)
-        line = _step(status.turn, one_line(status.phase, 64), told)
+        line = _step(status.turn, status.phase, told)
         if line != before and look.result is None:
             say(f"{look.at.astimezone():%H:%M:%S}  {line}".rstrip())
             before = line
