@@ -331,7 +331,7 @@ async def test_over_continue_as_new(rig: RigFactory, monkeypatch: pytest.MonkeyP
     gate = Gate()
     script = [*[call("glance")] * 6, call("hold", {"what": "on"}), text("Done.")]
     async with rig(script, tools=gate.tools, history=HistoryPolicy(events=50)) as r:
-        run = await r.start()
+        run = await r.start(limits={"repetition": 50})
         seen = looks(r.agents, run.id, await run.status())
         first = await anext(seen)
         look = first

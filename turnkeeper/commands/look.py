@@ -314,7 +314,10 @@ class _Watcher:
             return work
         still = pending.get(timed.activity_id)
         note = _note(still) if still else ""
-        return replace(work, since=timed.since, until=timed.until, note=note)
+        # The run was asked before history told that it is over.
+        over = timed.until is not None and call.status == "running"
+        status = "done" if over else call.status
+        return replace(work, status=status, since=timed.since, until=timed.until, note=note)
 
 
 def _of_runtime(pending: PendingActivityInfo) -> Work:
