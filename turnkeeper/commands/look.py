@@ -181,7 +181,8 @@ class _Watcher:
             self._away_since = self._away_since or now
             if self._last is None or now - self._away_since > _AWAY_SECONDS:
                 raise
-            return replace(self._last, at=_now(), problems=[Finding(str(error))])
+            away = Finding(str(error), "the run goes on when it is back")
+            return replace(self._last, at=_now(), problems=[away])
         return self._last
 
     async def pause(self) -> None:
