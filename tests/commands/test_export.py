@@ -126,7 +126,7 @@ async def test_a_long_run_is_one_run(rig: RigFactory) -> None:
         return f"step {number}"
 
     replies: list[Any] = [*(call("step", {"number": n}) for n in range(8)), text("Done.")]
-    async with rig(replies, tools=[step], history=HistoryPolicy(events=30)) as r:
+    async with rig(replies, tools=[step], history=HistoryPolicy(events=50)) as r:
         run = await r.start("Go on. " + "far " * 100)
         await run.result()
         found = await r.agents.export(run.id)
@@ -183,7 +183,7 @@ async def test_a_transcript_that_is_lost_is_said(
         return f"step {number}"
 
     replies: list[Any] = [*(call("step", {"number": n}) for n in range(6)), text("Done.")]
-    async with rig(replies, tools=[step], history=HistoryPolicy(events=25)) as r:
+    async with rig(replies, tools=[step], history=HistoryPolicy(events=50)) as r:
         run = await r.start()
         await run.result()
         spoil_last_segment(tmp_path / "artifacts")

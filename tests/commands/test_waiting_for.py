@@ -48,9 +48,9 @@ async def published(client: Client, queue: str, memo: dict[str, Any]) -> AsyncIt
         await handle.terminate("test")
 
 
-async def ids(shell: Shell, queue: str, kind: str) -> set[str]:
-    """What `list --waiting-for` shows of the runs of a task queue."""
-    done = await shell.starter("list", f"TaskQueue = '{queue}'", "--waiting-for", kind, "--json")
+async def ids(shell: Shell, query: str, kind: str) -> set[str]:
+    """What `list --waiting-for` shows of the runs that a query finds."""
+    done = await shell.starter("list", query, "--waiting-for", kind, "--json")
     assert done.returncode == 0, done.stderr
     runs = json.loads(done.stdout)["runs"]
     assert all(run["waiting_for"] and (kind == "person" or kind in run["waits"]) for run in runs)
@@ -61,19 +61,20 @@ async def test_runs_are_found_by_what_they_wait_for(rig: RigFactory, shell: Shel
     """Each kind by itself, `person` for all; listed, counted, and stopped once shown."""
     approval = {"tool": "refund", "id": "a1", "status": "waiting"}
     async with waiting(rig) as (r, run):
-        queue = r.task_queue
+        nobodys = f"{r.task_queue}-nobodys"
+        query = f"TaskQueue IN ('{r.task_queue}', '{nobodys}')"
         async with (
-            published(r.client, queue, {"approvals": [approval]}) as asks,
-            published(r.client, queue, {"approvals": [approval | {"status": "denied"}]}),
+            published(r.client, nobodys, {"approvals": [approval]}) as asks,
+            published(r.client, nobodys, {"approvals": [approval | {"status": "denied"}]}),
         ):
 
             async def found() -> bool:
-                return await ids(shell, queue, "person") == {run.id, asks}
+                return await ids(shell, query, "person") == {run.id, asks}
 
             await until(found)
-            assert await ids(shell, queue, "outcome") == {run.id}
-            assert await ids(shell, queue, "approval") == {asks}
-            chosen = ("--where", f"TaskQueue = '{queue}'", "--waiting-for")
+            assert await ids(shell, query, "outcome") == {run.id}
+            assert await ids(shell, query, "approval") == {asks}
+            chosen = ("--where", query, "--waiting-for")
             assert (await shell.starter("count", *chosen, "person")).stdout == "2\n"
             assert (await shell.starter("count", *chosen, "approval")).stdout == "1\n"
             shown = await shell.starter("stop", *chosen, "outcome")
@@ -85,7 +86,7 @@ async def test_runs_are_found_by_what_they_wait_for(rig: RigFactory, shell: Shel
         # A run that was terminated says for ever that it waits.
 
         async def gone() -> bool:
-            return await ids(shell, queue, "person") == {run.id}
+            return await ids(shell, query, "person") == {run.id}
 
         await until(gone)
         await run.stop()

@@ -23,7 +23,7 @@ import pytest
 from temporalio.client import Client
 
 from tests.commands.test_unknown import Shell, waiting
-from tests.rig import Rig, RigFactory, until
+from tests.rig import RigFactory, until
 from tests.test_starter import ROOT, environment
 from turnkeeper import tool
 from turnkeeper.client import AgentClient
@@ -164,7 +164,8 @@ async def test_ctrl_c_leaves_the_run_running(rig: RigFactory, shell: Shell) -> N
         await seen.shows("hold")
         seen.process.send_signal(signal.SIGINT)
         assert await seen.ended() == 130
-        after = seen.written.rpartition(BACK)[2]
+        _, back, after = seen.written.rpartition(BACK)
+        assert back
         assert "The run goes on without you." in after
         assert f"watch {run.id}" in after
         assert "Traceback" not in seen.written
@@ -265,12 +266,15 @@ async def test_as_json_an_object_per_change(rig: RigFactory, shell: Shell) -> No
     async with rig(gate.script, tools=gate.tools) as r:
         run = await r.start()
         seen = shell.popen("watch", run.id, "--json")
-        await _works(r, run.id, "hold")
-        await asyncio.sleep(3)
+        assert seen.stdout is not None
+        objects: list[Any] = [{"calls": []}]
+        while [c["status"] for c in objects[-1]["calls"]] != ["done", "running"]:
+            objects.append(json.loads(await asyncio.to_thread(seen.stdout.readline)))
+        await asyncio.sleep(2.5)
         gate.open.set()
         out, _ = await asyncio.to_thread(seen.communicate, timeout=30)
         assert seen.returncode == 0
-        objects = [json.loads(line) for line in out.splitlines()]
+        objects = [*objects[1:], *map(json.loads, out.splitlines())]
         changes = [{k: v for k, v in o.items() if k != "at"} for o in objects]
         assert all(a != b for a, b in itertools.pairwise(changes))
         assert len(objects) < 8
@@ -329,20 +333,21 @@ async def test_over_continue_as_new(rig: RigFactory, monkeypatch: pytest.MonkeyP
     """It is one run: its steps and calls go on, and its time counts from the first start."""
     monkeypatch.setattr(look_module, "EVERY_SECONDS", 0.05)
     gate = Gate()
-    script = [*[call("glance")] * 4, call("hold", {"what": "on"}), text("Done.")]
-    async with rig(script, tools=gate.tools, history=HistoryPolicy(events=25)) as r:
-        run = await r.start()
+    script = [*[call("glance")] * 6, call("hold", {"what": "on"}), text("Done.")]
+    async with rig(script, tools=gate.tools, history=HistoryPolicy(events=50)) as r:
+        run = await r.start(limits={"repetition": 50})
         seen = looks(r.agents, run.id, await run.status())
         first = await anext(seen)
         look = first
         while not [w for w in look.work if w.what == "hold" and w.since]:
             look = await anext(seen)
         assert len(await r.executions(run.id)) > 1
-        assert look.started == first.started
+        anew = await anext(looks(r.agents, run.id, await run.status()))
+        assert anew.started == look.started == first.started
         gate.open.set()
         look = await to_the_end(seen)
         assert look.result is not None
-        assert look.result.turns == 6
+        assert look.result.turns == 8
         assert [s.text for s in look.steps][-1] == "the run ends: completed"
 
 
@@ -362,11 +367,3 @@ def _counted(agents: AgentClient, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(agents, "status", counting)
     return asked
-
-
-async def _works(r: Rig, run: str, name: str) -> None:
-    async def at_it() -> bool:
-        calls = (await r.agents.status(run)).calls
-        return any(c.tool == name and c.status == "running" for c in calls)
-
-    await until(at_it)

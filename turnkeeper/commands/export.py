@@ -114,6 +114,8 @@ async def _export(
 def _name(run: str, run_id: str) -> str:
     """Of the file of a run: callers choose ids, and may use one again."""
     name = quote(run, safe="")
+    # Hidden files are drafts.
+    name = f"%2E{name[1:]}" if name.startswith(".") else name
     if len(name) > _NAME_CHARACTERS:
         name = f"{name[:_NAME_CHARACTERS]}~{sha256(run.encode()).hexdigest()[:16]}"
     return f"{name}.{run_id}"

@@ -181,7 +181,8 @@ class _Watcher:
             self._away_since = self._away_since or now
             if self._last is None or now - self._away_since > _AWAY_SECONDS:
                 raise
-            return replace(self._last, at=_now(), problems=[Finding(str(error))])
+            away = Finding(str(error), "the run goes on when it is back")
+            return replace(self._last, at=_now(), problems=[away])
         return self._last
 
     async def pause(self) -> None:
@@ -314,7 +315,10 @@ class _Watcher:
             return work
         still = pending.get(timed.activity_id)
         note = _note(still) if still else ""
-        return replace(work, since=timed.since, until=timed.until, note=note)
+        # The run was asked before history told that it is over.
+        over = timed.until is not None and call.status == "running"
+        status = "done" if over else call.status
+        return replace(work, status=status, since=timed.since, until=timed.until, note=note)
 
 
 def _of_runtime(pending: PendingActivityInfo) -> Work:

@@ -117,7 +117,7 @@ class Screen:
         """Show these lines and no others, as many as there is room for."""
         rows = shutil.get_terminal_size((_WIDTH, 24)).lines
         shown = lines if len(lines) <= rows else [*lines[: rows - 1], "…"]
-        _write(self._stream, "\x1b[H" + "\x1b[K\r\n".join(shown) + "\x1b[K\x1b[J", end="")
+        _write(self._stream, "\x1b[H" + "\x1b[K\n".join(shown) + "\x1b[K\x1b[J", end="")
 
 
 class StepPrinter:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from turnkeeper.contract import RunResult
 
 _INDENT = 10
+_LINE = 400
 _WORK = 10
 """Calls that are shown."""
 
@@ -84,11 +85,11 @@ def frame(look: Look, answering: str, *, width: int, colour: bool = False) -> li
     lines += _rows("used", _wrapped(_used(look), width))
     for problem in look.problems:
         told = f"{problem.what}; {problem.mend}" if problem.mend else problem.what
-        lines += _rows("problem", _wrapped(told, width))
+        lines += _rows("problem", _wrapped(one_line(told, 1_000), width))
     room = width - _INDENT
     work = [_work(w, look.at, room, colour=colour) for w in look.work[:_WORK]]
     more = [f"and {len(look.work) - _WORK} more"] if len(look.work) > _WORK else []
-    steps = [_step(s.turn, s.phase, s.text)[:room] for s in look.steps]
+    steps = [_step(s.turn, s.phase, s.text, room) for s in look.steps]
     return [*lines, *_rows("calls", [*work, *more]), *_rows("last", steps)]
 
 
@@ -139,8 +140,9 @@ def _taken(work: Work, now: datetime) -> str:
     return f"{seconds:.1f} s" if work.until and seconds < 10 else age(seconds)
 
 
-def _step(turn: int, phase: str, text: str) -> str:
-    return f"{f'turn {turn}' if turn else '':<8}  {phase:<8}  {one_line(text, 300)}"
+def _step(turn: int, phase: str, text: str, room: int) -> str:
+    start = f"{f'turn {turn}' if turn else '':<8}  {one_line(phase, 8):<8}  "
+    return start + one_line(text, room - len(start))
 
 
 # --- plain lines, and JSON ----------------------------------------------------------------------
@@ -158,7 +160,7 @@ async def _lines(seen: AsyncIterator[Look]) -> RunResult:
             *(f.mend or f.what for f in look.problems),
         ]
         told = "; ".join(one_line(p, 300) for p in parts if p)
-        line = _step(status.turn, one_line(status.phase, 64), told)
+        line = _step(status.turn, status.phase, told, _LINE)
         if line != before and look.result is None:
             say(f"{look.at.astimezone():%H:%M:%S}  {line}".rstrip())
             before = line
