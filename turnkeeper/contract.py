@@ -50,6 +50,10 @@ STOP = "stop"
 """Update and signal, body `StopRequest`: end the run."""
 RESOLVE = "resolve"
 """Update and signal, body `ResolveRequest`: say whether a call with an unknown outcome happened."""
+SEND = "send"
+"""Update and signal, body `SendRequest`: say something to the model."""
+DUPLICATE = "duplicate_message"
+"""Type of the failure of an update `send` whose message was accepted before."""
 STATUS = "status"
 """Query, answers `RunStatus`."""
 
@@ -134,6 +138,25 @@ class ResolveRequest(Strict):
     result: Annotated[str, Field(max_length=20_000)] = ""
     """What the model reads: the receipt, or why it did not happen."""
     actor: Annotated[str, Field(max_length=200)] | None = None
+
+
+class SendRequest(Strict):
+    """The body of `send`."""
+
+    message_id: Annotated[str, Field(min_length=1, max_length=200)]
+    """The sender's own name of the message: of two with the same one the second is refused."""
+    text: Annotated[str, Field(max_length=200_000)]
+    interrupt: Annotated[bool, Field(strict=True)] = False
+    """Whether what is under way is cancelled for it; else it is read after the turn."""
+    actor: Annotated[str, Field(max_length=200)] | None = None
+    """Who says it; recorded beside the text, and not shown to the model."""
+
+    @field_validator("text")
+    @classmethod
+    def _says_something(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("is blank" if value else "is empty")
+        return value
 
 
 def read_public(model: type[_Model], value: Any) -> _Model:
@@ -256,6 +279,8 @@ class RunResult(_Inner):
     """The part of all input tokens that was read from the provider's prompt cache, 0 to 1."""
     seconds: float = 0
     transcript: Position = Field(default_factory=Position)
+    unread: int = 0
+    """Messages that were accepted and that the model has not read."""
     epochs: int = 1
     """Views that the run had: each but the first began when the one before had grown too long."""
     unknown: list[UnknownCall] = Field(default_factory=list)
@@ -295,6 +320,8 @@ class RunStatus(_Inner):
     limits: Limits = Limits()
     context: ContextStatus | None = None
     outcome: str | None = None
+    unread: int = 0
+    """As in `RunResult`."""
     unknown: list[UnknownCall] = Field(default_factory=list)
     """As in `RunResult`."""
 
@@ -508,6 +535,7 @@ def schemas() -> dict[str, Any]:
         RunStatus,
         StopRequest,
         ResolveRequest,
+        SendRequest,
         Limits,
     )
     return {m.__name__: m.model_json_schema() for m in public}

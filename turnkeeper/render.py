@@ -249,7 +249,8 @@ def _row(number: str, who: str, text: str, *, width: int) -> str:
 def _told(entry: Entry, fold: int | None) -> tuple[str, str]:
     value = entry.value if isinstance(entry.value, dict) else {}
     if entry.kind == "message":
-        return "message", str(value.get("text"))
+        who = f"message ({one_line(str(value['actor']), 25)})" if value.get("actor") else "message"
+        return who, str(value.get("text"))
     if entry.kind == "result":
         failed = "error: " if value.get("error") else ""
         text = failed + str(value.get("text"))

@@ -18,11 +18,13 @@ from turnkeeper.contract import (
     ResolveRequest,
     RunRequest,
     Sealed,
+    SendRequest,
     StopRequest,
     UnknownCall,
     Usage,
 )
 from turnkeeper.entries import Entry, Position, arguments_digest, digest_of, message, result
+from turnkeeper.inbox import Inbox
 from turnkeeper.parse import CUT_CALL, Parsed, ProposedCall
 from turnkeeper.spec import (
     DEFAULT_WINDOW,
@@ -166,6 +168,7 @@ class RunState(BaseModel):
     """The last calls whose outcome was, or is, unknown."""
     resolutions: list[ResolveRequest] = Field(default_factory=list)
     """Accepted, and not applied yet."""
+    inbox: Inbox = Field(default_factory=Inbox)
 
     stop: StopRequest | None = None
     closing: str | None = None
@@ -450,6 +453,45 @@ class RunState(BaseModel):
         self.closing, self.reason = outcome, reason
         self.pending.append(message(LAST_ANSWER.format(limit=reason)))
         self.next_turn()
+
+    # --- messages -------------------------------------------------------------------------------
+
+    def not_sendable(self, said: SendRequest) -> str | None:
+        """Why a message cannot be taken; None if it can."""
+        # One that has just completed goes on with it.
+        if self.outcome not in (None, "completed"):
+            return f"the run has ended: {self.outcome}"
+        return self.inbox.refusal(said, self.pending)
+
+    def take_messages(self) -> list[Entry]:
+        """The model reads next what was sent; a provider's pause is over first."""
+        taken = [] if self.continued else self.inbox.take()
+        if taken:
+            self.pending.extend(taken)
+            # With something new to go by, the same calls are no repetition.
+            self.signature, self.repeats, self.recent = "", 0, []
+        return taken
+
+    def answered(self) -> None:
+        """The model has ended its turn: so does the run, unless somebody has said more."""
+        self.continued = 0
+        if self.inbox.queue:
+            self.phase = Phase.RESUME
+        else:
+            self.end("completed")
+
+    def reopens(self) -> bool:
+        """Go on with what came while a completed run was about to close."""
+        if self.outcome != "completed" or not self.inbox.queue:
+            return False
+        self.outcome, self.phase = None, Phase.RESUME
+        return True
+
+    def count_unread(self) -> None:
+        """Say in the reason for the end how many messages nobody has read."""
+        if count := len(self.inbox.unread(self.pending)):
+            told = f"{count} message{'s were' if count > 1 else ' was'} not read"
+            self.reason = f"{self.reason}; {told}" if self.reason else told
 
     # --- ends -----------------------------------------------------------------------------------
 

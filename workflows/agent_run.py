@@ -30,6 +30,7 @@ from turnkeeper.contract import (
     Usage,
 )
 from turnkeeper.entries import arguments_digest, message
+from turnkeeper.inbox import message_id
 from turnkeeper.outcomes import OUTCOMES
 from turnkeeper.parse import Decision, Parsed, parse
 from turnkeeper.spec import ToolSpec
@@ -82,9 +83,8 @@ class AgentRun(MakesRoom, Messages):
             if self.state.spec is None:
                 await self._alone(self._load())
             self.timer = asyncio.create_task(self._deadline())
-            while self.state.outcome is None:
+            while not await self._has_ended():
                 await self._step()
-            await self._settle()
         except asyncio.CancelledError:
             # Temporal's cancel reaches this coroutine only: what it had begun is cancelled and
             # awaited here, or a tool would go on after the run's end.
@@ -94,6 +94,13 @@ class AgentRun(MakesRoom, Messages):
             raise
         self._close()
         return self._result()
+
+    async def _has_ended(self) -> bool:
+        """Whether the run closes: what comes in until then it goes on with."""
+        if self.state.outcome is None:
+            return False
+        await self._settle()
+        return not self.state.reopens()
 
     async def _step(self) -> None:
         state = self.state
@@ -118,6 +125,7 @@ class AgentRun(MakesRoom, Messages):
         if self._is_long() and self.turns_here > 0 and self._may_continue():
             await self._continue_as_new()
             return
+        self._take_messages()
         await self._make_room()
         if state.outcome is not None or self._interrupted():
             return
@@ -135,6 +143,11 @@ class AgentRun(MakesRoom, Messages):
         cockpit.show(state)
         with self._turn_group():
             await self._alone(self._ask(asked))
+
+    def _take_messages(self) -> None:
+        for entry in self.state.take_messages():
+            named = {"turn": self.state.turn, "message_id": message_id(entry)}
+            workflow.logger.info("message", extra=named)
 
     async def _ask(self, asked: GenerateInput) -> None:
         state = self.state
@@ -183,7 +196,7 @@ class AgentRun(MakesRoom, Messages):
             state.propose(parsed.calls)
         elif parsed.decision == Decision.ANSWER:
             state.keep_reply()
-            state.end("completed")
+            state.answered()
         elif parsed.decision == Decision.CONTINUE and state.continued < MAX_CONTINUED:
             state.keep_reply()
             state.continued += 1
@@ -489,6 +502,7 @@ class AgentRun(MakesRoom, Messages):
         self.pace.log_turn(self.state.turn, len(self.state.calls))
         if self.state.calls:
             self.state.take_results()
+        self.state.count_unread()
         cockpit.publish_end(self.state)
 
     def _result(self) -> RunResult:

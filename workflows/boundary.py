@@ -117,6 +117,7 @@ def result_of(state: RunState) -> RunResult:
         cache_share=round(state.usage.cache_share, 4),
         seconds=round(workflow.now().timestamp() - state.started, 3),
         transcript=state.transcript,
+        unread=len(state.inbox.unread(state.pending)),
         epochs=state.context.number + 1,
         unknown=state.unknown,
     )

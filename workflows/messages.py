@@ -15,8 +15,10 @@ from turnkeeper.contract import (
     ContextStatus,
     ResolveRequest,
     RunStatus,
+    SendRequest,
     StopRequest,
 )
+from turnkeeper.inbox import Duplicate
 from turnkeeper.render import waiting_for
 from turnkeeper.state import RunState
 from turnkeeper.text import arguments_line, one_line
@@ -60,7 +62,8 @@ def _accepts(
         try:
             read(self, args)
         except ValueError as error:
-            raise ApplicationError(str(error), type="invalid_request", non_retryable=True) from None
+            kind = contract.DUPLICATE if isinstance(error, Duplicate) else "invalid_request"
+            raise ApplicationError(str(error), type=kind, non_retryable=True) from None
 
     # Works also while no worker is up; what an update would have refused is dropped.
     @workflow.signal(name=name, description=about)
@@ -97,6 +100,14 @@ class Messages:
         refuse=lambda state, said: state.not_waiting(said.call_id),
         take=lambda state, said: state.resolutions.append(said),
     )
+    send_update, send_signal = _accepts(
+        contract.SEND,
+        SendRequest,
+        "Say something to the model. Body: "
+        '{"message_id": "of your own", "text": "...", "interrupt": false, "actor": "..."}',
+        refuse=lambda state, said: state.not_sendable(said),
+        take=lambda state, said: state.inbox.accept(said),
+    )
 
     @workflow.query(name=contract.STATUS)
     def status(self, *_args: Any) -> RunStatus:
@@ -125,6 +136,7 @@ class Messages:
             limits=state.limits,
             context=self._context(),
             outcome=state.outcome,
+            unread=len(state.inbox.unread(state.pending)),
             unknown=state.unknown,
         )
 
