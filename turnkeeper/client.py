@@ -64,6 +64,7 @@ from turnkeeper.outside import (
     RunSummary,
     UnknownOutcome,
     agent_of,
+    awaited_of,
     earlier_request,
     has_attribute,
     outcomes_of,
@@ -142,9 +143,10 @@ class AgentClient:
     async def start(
         self,
         agent: str,
-        prompt: str,
+        prompt: str = "",
         *,
         id: str | None = None,  # noqa: A002 - Temporal's word for it
+        keep_open: bool = False,
         limits: Mapping[str, Any] | None = None,
         request_key: str | None = None,
         metadata: Mapping[str, str] | None = None,
@@ -154,9 +156,11 @@ class AgentClient:
 
         Args:
             agent: the agent's name.
-            prompt: the task.
+            prompt: the task. With `keep_open` it may be left out: the run waits for a message.
             id: the run's id; the same request with the same id again gives the run that exists,
                 whether it is open or closed (`handle.existed`), so a start may safely be repeated.
+            keep_open: after its answer the run waits for the next message (`send`), for
+                `Limits.idle_seconds`; then it is complete.
             limits: fields of `Limits` that replace the agent's own.
             request_key: the caller's name of this piece of work, for idempotency keys.
             metadata: strings for tools and operators.
@@ -169,7 +173,7 @@ class AgentClient:
             ConnectionError: the server cannot be reached.
         """
         _not_in_a_workflow()
-        request = _request(agent, prompt, limits, request_key, metadata)
+        request = _request(agent, prompt, limits, request_key, metadata, keep_open=keep_open)
         chosen = id if id is not None else f"{agent}-{secrets.token_hex(4)}"
         if not RUN_ID.fullmatch(chosen):
             raise _invalid(
@@ -184,7 +188,7 @@ class AgentClient:
                 task_queue=self.task_queue,
                 # Also for closed runs: a repeated start never runs an agent a second time.
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                static_summary=one_line(request.prompt, _SUMMARY_CHARACTERS),
+                static_summary=one_line(request.prompt or "conversation", _SUMMARY_CHARACTERS),
                 task_timeout=timedelta(seconds=task_timeout) if task_timeout else None,
             )
         except WorkflowAlreadyStartedError:
@@ -493,13 +497,14 @@ class AgentClient:
             raise readable(error, run, self.client) from error
 
     async def _status_by_history(self, described: WorkflowExecutionDescription) -> RunStatus:
-        agent, unknown, transcript, limits = await asyncio.gather(
+        agent, unknown, awaited, transcript, limits = await asyncio.gather(
             agent_of(self.client, described),
             unknown_of(described),
+            awaited_of(described),
             self.transcript(described.id),
             self._limits(described.id, described.run_id),
         )
-        return status_by_history(agent, described, transcript, limits, unknown)
+        return status_by_history(agent, described, transcript, limits, unknown, awaited=awaited)
 
     def _unanswered(self, error: RPCError) -> Exception:
         """What a query that the server did not answer raises."""
@@ -652,8 +657,10 @@ def _request(
     limits: Mapping[str, Any] | None,
     request_key: str | None,
     metadata: Mapping[str, str] | None,
+    *,
+    keep_open: bool,
 ) -> RunRequest:
-    body: dict[str, Any] = {"agent": agent, "prompt": prompt}
+    body: dict[str, Any] = {"agent": agent, "prompt": prompt, "keep_open": keep_open}
     body |= {"limits": dict(limits)} if limits else {}
     body |= {"request_key": request_key} if request_key is not None else {}
     body |= {"metadata": dict(metadata)} if metadata else {}

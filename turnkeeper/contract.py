@@ -84,7 +84,10 @@ class RunRequest(Strict):
     """The input of a run."""
 
     agent: Annotated[str, Field(min_length=1, max_length=64)]
-    prompt: Annotated[str, Field(min_length=1, max_length=200_000)]
+    keep_open: Annotated[bool, Field(strict=True)] = False
+    """Whether the run waits for the next message after its answer: a conversation."""
+    prompt: Annotated[str, Field(max_length=200_000, validate_default=True)] = ""
+    """The task. Only a run that is kept open may do without: it begins with the first message."""
     limits: dict[str, Any] = Field(default_factory=dict)
     """Fields of `Limits` that replace the agent's own."""
     request_key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
@@ -94,9 +97,9 @@ class RunRequest(Strict):
 
     @field_validator("prompt")
     @classmethod
-    def _says_something(cls, value: str) -> str:
-        if not value.strip():
-            raise ValueError("is blank")
+    def _says_something(cls, value: str, info: ValidationInfo) -> str:
+        if not value.strip() and not (info.data.get("keep_open") and not value):
+            raise ValueError("is blank" if value else "is empty")
         return value
 
     @field_validator("limits")
@@ -261,6 +264,24 @@ class UnknownCall(_Inner):
     """Who settled it."""
 
 
+class Awaited(_Inner):
+    """What an open run waits for: somebody's words, or a time."""
+
+    kind: Literal["message", "answer", "time"]
+    call_id: str = ""
+    """Of the call that waits, if one does."""
+    question: str = ""
+    """What is asked: one line, cut."""
+    since: float = 0
+    """Workflow time, seconds since 1970."""
+    until: float | None = None
+    """When the wait is over, whatever happens."""
+    update: str = ""
+    """The update that ends it."""
+    body: str = ""
+    """Of the update: JSON, to be pasted."""
+
+
 class RunResult(_Inner):
     """How a run ended. The workflow's result, or the details of its failure."""
 
@@ -322,6 +343,7 @@ class RunStatus(_Inner):
     outcome: str | None = None
     unread: int = 0
     """As in `RunResult`."""
+    awaited: list[Awaited] = Field(default_factory=list)
     unknown: list[UnknownCall] = Field(default_factory=list)
     """As in `RunResult`."""
 

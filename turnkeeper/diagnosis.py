@@ -22,9 +22,9 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from turnkeeper.contract import UnknownCall
-from turnkeeper.outside import activity_words, unknown_of
-from turnkeeper.render import person_awaited
+from turnkeeper.contract import Awaited, UnknownCall
+from turnkeeper.outside import activity_words, awaited_of, unknown_of
+from turnkeeper.render import awaited_words, person_awaited
 from turnkeeper.text import age, one_line
 
 __all__ = ["Diagnosis", "Finding", "diagnose"]
@@ -72,16 +72,18 @@ async def diagnose(client: Client, described: WorkflowExecutionDescription) -> D
     pollers = await _pollers(client, queue)
     living = sorted(name for name, last in pollers.items() if _since(last, now) < _POLLED_SECONDS)
     waiting = [c for c in await unknown_of(described) if c.status == "waiting"]
+    awaited = await awaited_of(described)
     findings = [
         *await _failing_task(client, described),
         *_nobody(described, living, pollers, now),
         *_persons(waiting),
+        *_awaited(awaited),
         *(_activity(p, now) for p in described.raw_description.pending_activities),
     ]
     return Diagnosis(
         described.id,
         described.run_id,
-        "waiting" if waiting else "running",
+        "waiting" if waiting or awaited else "running",
         queue,
         living,
         findings or [Finding("nothing: it is at work")],
@@ -156,6 +158,10 @@ def _nobody(
 
 def _persons(waiting: Sequence[UnknownCall]) -> list[Finding]:
     return [Finding(f"it waits for {person_awaited(waiting)}")] if waiting else []
+
+
+def _awaited(awaited: Sequence[Awaited]) -> list[Finding]:
+    return [Finding(f"it waits for {awaited_words(awaited)}")] if awaited else []
 
 
 def _activity(pending: PendingActivityInfo, now: datetime) -> Finding:

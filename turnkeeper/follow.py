@@ -33,6 +33,7 @@ from turnkeeper.contract import (
     SHORTEN,
     STOP,
     SUMMARISE,
+    Awaited,
     Epoch,
     ExecuteInput,
     ExecuteOutput,
@@ -47,6 +48,7 @@ from turnkeeper.contract import (
 )
 from turnkeeper.entries import Entry
 from turnkeeper.render import (
+    awaited_words,
     person_awaited,
     unknown_text,
     usage_text,
@@ -153,6 +155,10 @@ class _Begun:
     turn: int
     attempt: int = 1
     mutates: bool = False
+
+
+class _Awaited(RootModel[list[Awaited]]):
+    """As a run publishes it in its memo."""
 
 
 class _UnknownCalls(RootModel[list[UnknownCall]]):
@@ -324,6 +330,9 @@ class _Narrator:
 
     async def _published(self, event: HistoryEvent) -> _Told:
         memo = event.workflow_properties_modified_event_attributes.upserted_memo.fields
+        if "awaited" in memo:
+            awaited = (await self._read([memo["awaited"]], _Awaited)).root
+            return [("WAITING", self._turn, f"for {awaited_words(awaited)}")] if awaited else []
         if "unknown" not in memo:
             return []
         calls = (await self._read([memo["unknown"]], _UnknownCalls)).root

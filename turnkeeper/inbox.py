@@ -7,11 +7,12 @@ travels in the run's state.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from pydantic import BaseModel, Field
 
-from turnkeeper.contract import SendRequest
+from turnkeeper.contract import SEND, Awaited, SendRequest
 from turnkeeper.entries import Entry, admit, digest_of
 from turnkeeper.text import json_size, one_line
 
@@ -42,6 +43,13 @@ class Inbox(BaseModel):
     """In the order of their arrival."""
     seen: list[str] = Field(default_factory=list)
     """Of the ids of accepted messages, short digests, the last one last."""
+    idle_since: float | None = None
+    """Workflow time since which the run waits for the next message; None: it does not."""
+
+    @property
+    def has_mail(self) -> bool:
+        """Whether a message waits."""
+        return bool(self.queue)
 
     def refusal(self, said: SendRequest, pending: Sequence[Entry]) -> str | None:
         """Why a message cannot be taken now; None if it can. `pending`: what the model reads next.
@@ -93,6 +101,12 @@ def message_id(entry: Entry) -> str | None:
     if entry.kind != "message" or not isinstance(entry.value, dict):
         return None
     return entry.value.get("id")
+
+
+def next_message(turn: int, since: float, until: float | None) -> Awaited:
+    """What a run that is kept open waits for after a turn."""
+    body = json.dumps({"message_id": f"turn-{turn}", "text": "..."})
+    return Awaited(kind="message", since=since, until=until, update=SEND, body=body)
 
 
 def _short(said: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,6 +32,7 @@ from turnkeeper.contract import (
     SEAL,
     SHORTEN,
     SUMMARISE,
+    Awaited,
     CallStatus,
     RunRequest,
     RunResult,
@@ -39,7 +41,7 @@ from turnkeeper.contract import (
 )
 from turnkeeper.history import ToolRun, Transcript
 from turnkeeper.outcomes import OUTCOMES
-from turnkeeper.render import person_awaited
+from turnkeeper.render import awaited_words, person_awaited
 from turnkeeper.spec import Limits
 from turnkeeper.state import Phase
 from turnkeeper.text import one_line
@@ -50,6 +52,7 @@ __all__ = [
     "activity_words",
     "agent_of",
     "attribute",
+    "awaited_of",
     "earlier_request",
     "has_attribute",
     "outcomes_of",
@@ -60,6 +63,7 @@ __all__ = [
     "status_of_ended",
     "summary_of",
     "unknown_of",
+    "waiting_words",
 ]
 
 
@@ -145,6 +149,8 @@ def status_by_history(
     transcript: Transcript,
     limits: Limits | None,
     unknown: list[UnknownCall],
+    *,
+    awaited: list[Awaited],
 ) -> RunStatus:
     """The status of an open run whose worker does not answer."""
     pending = described.raw_description.pending_activities
@@ -166,6 +172,8 @@ def status_by_history(
         replied = transcript.entries and transcript.entries[-1].kind == "reply"
         phase = Phase.PARSE if replied else Phase.GENERATE
     replies = sum(e.kind == "reply" for e in transcript.entries)
+    told = [person_awaited(waiting)] if waiting else []
+    told += [awaited_words(awaited)] if awaited else []
     return RunStatus(
         **({} if limits is None else {"limits": limits}),
         agent=agent,
@@ -173,10 +181,9 @@ def status_by_history(
         phase=phase,
         # The reply of the turn that generates is not in the transcript yet.
         turn=replies + 1 if phase is Phase.GENERATE else replies,
-        waiting_for=(
-            f"{person_awaited(waiting)}; no worker answers" if waiting else "a worker: none answers"
-        ),
+        waiting_for="; ".join([*told, "no worker answers"]) if told else "a worker: none answers",
         calls=calls,
+        awaited=awaited,
         unknown=unknown,
     )
 
@@ -244,8 +251,8 @@ async def summary_of(
         ended = await result_of(execution)
         if ended is not None:
             outcome, turns, tokens = ended.outcome, ended.turns, ended.usage.total
-    waiting = [c for c in await unknown_of(execution) if c.status == "waiting"]
-    if waiting:
+    waiting_for = await waiting_words(execution)
+    if waiting_for:
         # Search attributes tell them at the end alone; they stand still while a run waits.
         turns = await _published_count(execution, "turns") or turns
         tokens = await _published_count(execution, "tokens") or tokens
@@ -253,14 +260,22 @@ async def summary_of(
         id=execution.id,
         run_id=execution.run_id,
         agent=await agent_of(client, execution),
-        status="waiting" if waiting else status.name.lower(),
+        status="waiting" if waiting_for else status.name.lower(),
         outcome=outcome or None,
         turns=turns,
         tokens=tokens,
         started=execution.start_time,
         closed=execution.close_time,
-        waiting_for=person_awaited(waiting) if waiting else "",
+        waiting_for=waiting_for,
     )
+
+
+async def waiting_words(execution: WorkflowExecution) -> str:
+    """What an open run published that it waits for: people, or a time; empty if nothing."""
+    waiting = [c for c in await unknown_of(execution) if c.status == "waiting"]
+    awaited = await awaited_of(execution)
+    told = [person_awaited(waiting)] if waiting else []
+    return "; ".join([*told, *([awaited_words(awaited)] if awaited else [])])
 
 
 async def _published_count(execution: WorkflowExecution, name: str) -> int | None:
@@ -300,6 +315,19 @@ async def unknown_of(execution: WorkflowExecution) -> list[UnknownCall]:
             continue
         gone = closed and call.status == "waiting"
         found.append(call.model_copy(update={"status": "open"}) if gone else call)
+    return found
+
+
+async def awaited_of(execution: WorkflowExecution) -> list[Awaited]:
+    """What an open run published that it waits for, other than whether calls took effect."""
+    if execution.status not in (None, WorkflowExecutionStatus.RUNNING):
+        return []
+    published = await execution.memo_value("awaited", None)
+    found = []
+    for told in published if isinstance(published, list) else []:
+        # Of a release, or a program, with another idea of it.
+        with contextlib.suppress(ValidationError):
+            found.append(Awaited.model_validate(told))
     return found
 
 

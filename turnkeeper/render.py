@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from turnkeeper import replies
-from turnkeeper.contract import LOAD_AGENT, RunResult, UnknownCall, Usage
+from turnkeeper.contract import LOAD_AGENT, Awaited, RunResult, UnknownCall, Usage
 from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
 from turnkeeper.state import Call, Phase, RunState
@@ -64,8 +64,9 @@ def _cut(text: str, limit: int = SUMMARY_BYTES) -> str:
 
 def run_card(state: RunState, workflow_id: str = "ID") -> str:
     """The run at a glance, as markdown of at most `CARD_BYTES` bytes, for Temporal's details."""
-    asked = f"Asked: {_md(state.request.prompt)}"
-    parts = [_headline(state), asked, "\n".join(_limits_used(state))]
+    asked = [f"Asked: {_md(state.request.prompt)}"] if state.request.prompt else []
+    parts = [_headline(state), *asked, "\n".join(_limits_used(state))]
+    parts += [_replying(a, workflow_id) for a in state.awaited()[:_CARD_CALLS] if a.update]
     if state.unknown:
         parts.append(_unknown(state, workflow_id))
     if state.lines:
@@ -83,10 +84,11 @@ def waiting_for(state: RunState) -> str:
         return ""
     if state.spec is None:
         return f"the agent's definition ({LOAD_AGENT})"
-    if state.sealing:
-        return "the artifact store"
-    if state.making_room:
-        return "a shorter view, since the conversation has outgrown the model's window"
+    if state.sealing or state.making_room:
+        outgrown = "a shorter view, since the conversation has outgrown the model's window"
+        return "the artifact store" if state.sealing else outgrown
+    if awaited := state.awaited():
+        return awaited_words(awaited)
     if state.phase is Phase.GENERATE:
         return f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
@@ -105,12 +107,30 @@ def person_awaited(waiting: Sequence[Call | UnknownCall]) -> str:
     return f"a person to say whether {asked} took effect"
 
 
+def awaited_words(awaited: Sequence[Awaited]) -> str:
+    """What a run waits for that waits for somebody's words, or for a time."""
+    return "; ".join(map(_awaited, awaited))
+
+
+def _awaited(one: Awaited) -> str:
+    how = f"update {one_line(one.update, 64)} with {one_line(one.body, 400)}"
+    return f"the next message ({how})"
+
+
 def settling(run_id: str, call_id: str, *, landed: bool) -> str:
     """The arguments of `starter.py` that settle a call, for a shell."""
     ids, verdict = f"{_word(run_id)} {_word(call_id)}", "--landed" if landed else "--not-landed"
     # One that begins with a dash would be taken for an option.
     dashed = run_id.startswith("-") or call_id.startswith("-")
     return f"unknown {verdict} -- {ids}" if dashed else f"unknown {ids} {verdict}"
+
+
+def _replying(one: Awaited, workflow_id: str) -> str:
+    """How to say what the run waits for."""
+    command = _code(f"starter.py send {_word(workflow_id)} '...'", 400)
+    return (
+        f"To send a message: {command}, or the update `{one.update}` with {_code(one.body, 400)}."
+    )
 
 
 def _unknown(state: RunState, workflow_id: str) -> str:

@@ -129,6 +129,8 @@ class Limits(Strict):
     """Tokens in and out over the whole run (cached ones count)."""
     wall_seconds: Annotated[float, Field(gt=0, le=366 * 86_400)] = 86_400
     """Time from the start to the end of the run, waiting included."""
+    idle_seconds: Annotated[float, Field(gt=0, le=366 * 86_400)] = 86_400
+    """How long a run that is kept open waits for the next message; then it is complete."""
     on_limit: Literal["stop", "answer"] = "stop"
     """`answer`: at a limit (but time) the model is asked for one last answer without tools."""
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from turnkeeper.context import MAX_IN_VAIN, Context, Room
 from turnkeeper.contract import (
+    Awaited,
     GenerateOutput,
     ResolveRequest,
     RunRequest,
@@ -24,7 +25,7 @@ from turnkeeper.contract import (
     Usage,
 )
 from turnkeeper.entries import Entry, Position, arguments_digest, digest_of, message, result
-from turnkeeper.inbox import Inbox
+from turnkeeper.inbox import Inbox, next_message
 from turnkeeper.parse import CUT_CALL, Parsed, ProposedCall
 from turnkeeper.spec import (
     DEFAULT_WINDOW,
@@ -472,20 +473,43 @@ class RunState(BaseModel):
             self.signature, self.repeats, self.recent = "", 0, []
         return taken
 
-    def answered(self) -> None:
-        """The model has ended its turn: so does the run, unless somebody has said more."""
+    def answered(self, now: float) -> None:
+        """The model has ended its turn: so does the run, unless somebody has said, or may say,
+        more."""
         self.continued = 0
-        if self.inbox.queue:
+        if self.inbox.has_mail:
             self.phase = Phase.RESUME
+        elif self.request.keep_open and self.limit_reached() is None:
+            self.phase, self.inbox.idle_since = Phase.RESUME, now
         else:
             self.end("completed")
 
     def reopens(self) -> bool:
         """Go on with what came while a completed run was about to close."""
-        if self.outcome != "completed" or not self.inbox.queue:
+        if self.outcome != "completed" or not self.inbox.has_mail:
             return False
-        self.outcome, self.phase = None, Phase.RESUME
+        self.outcome = None
+        if self.inbox.idle_since is None:
+            self.phase = Phase.RESUME
         return True
+
+    @property
+    def idle_until(self) -> float | None:
+        """Until when the run waits for the next message; None if it does not."""
+        since = self.inbox.idle_since
+        return None if since is None else since + self.limits.idle_seconds
+
+    @property
+    def waits(self) -> bool:
+        """Whether the run waits for somebody, or for a time, and is not at work."""
+        return self.inbox.idle_since is not None or any(c.status == "waiting" for c in self.calls)
+
+    def awaited(self) -> list[Awaited]:
+        """What it waits for, other than whether calls took effect."""
+        idle = self.inbox.idle_since
+        if idle is None or self.outcome is not None:
+            return []
+        return [next_message(self.turn, idle, self.idle_until)]
 
     def count_unread(self) -> None:
         """Say in the reason for the end how many messages nobody has read."""

@@ -40,6 +40,7 @@ from workflows import boundary, cockpit, failures, options
 from workflows.messages import Messages
 from workflows.pace import Pace
 from workflows.room import MakesRoom
+from workflows.talk import StaysOpen
 
 DRAIN_SECONDS = 10.0
 """Beside the heartbeat timeout: how long calls that were cancelled are waited for."""
@@ -53,7 +54,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(MakesRoom, Messages):
+class AgentRun(MakesRoom, StaysOpen, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init
@@ -104,7 +105,9 @@ class AgentRun(MakesRoom, Messages):
 
     async def _step(self) -> None:
         state = self.state
-        if self._interrupted():
+        if state.inbox.idle_since is not None:
+            await self._await_message()
+        elif self._interrupted():
             self._end_interrupted()
         elif state.phase == Phase.GENERATE:
             await self._generate()
@@ -196,7 +199,7 @@ class AgentRun(MakesRoom, Messages):
             state.propose(parsed.calls)
         elif parsed.decision == Decision.ANSWER:
             state.keep_reply()
-            state.answered()
+            state.answered(workflow.time())
         elif parsed.decision == Decision.CONTINUE and state.continued < MAX_CONTINUED:
             state.keep_reply()
             state.continued += 1

@@ -42,9 +42,15 @@ def publish_unknown(state: RunState) -> None:
     """When a call's outcome became unknown, or was settled: for lists over all runs."""
     statuses = {u.status for u in state.unknown}
     summed = next((s for s in ("waiting", "open") if s in statuses), "settled")
-    waits = "waiting" if summed == "waiting" else "running"
-    _upsert(state, {"Status": waits, "Unknown": summed}, {})
+    _upsert(state, {"Status": _status(state), "Unknown": summed}, {})
     workflow.upsert_memo(_unknown_memo(state))
+
+
+def publish_waiting(state: RunState) -> None:
+    """When the run begins to wait for somebody's words or a time, and when it goes on."""
+    _upsert(state, {"Status": _status(state)}, {})
+    workflow.upsert_memo(_waiting_memo(state))
+    show(state)
 
 
 def memo(state: RunState) -> dict[str, Any]:
@@ -54,13 +60,25 @@ def memo(state: RunState) -> dict[str, Any]:
     except Exception:  # noqa: BLE001  the caller's own, in an encoding that is not ours
         theirs = {}
     ours = {"agent": state.request.agent, "prompt": state.request.prompt}
-    return theirs | ours | (_unknown_memo(state) if state.unknown else {})
+    ours |= _unknown_memo(state) if state.unknown else {}
+    return theirs | ours | (_waiting_memo(state) if state.awaited() else {})
 
 
 def _unknown_memo(state: RunState) -> dict[str, Any]:
-    unknown = [u.model_dump(mode="json") for u in state.unknown]
+    return {"unknown": [u.model_dump(mode="json") for u in state.unknown], **_counts(state)}
+
+
+def _waiting_memo(state: RunState) -> dict[str, Any]:
+    return {"awaited": [a.model_dump(mode="json") for a in state.awaited()], **_counts(state)}
+
+
+def _counts(state: RunState) -> dict[str, Any]:
     # For the lists that show a run which waits; they grow again when it goes on.
-    return {"unknown": unknown, "turns": state.turn, "tokens": state.usage.total}
+    return {"turns": state.turn, "tokens": state.usage.total}
+
+
+def _status(state: RunState) -> str:
+    return "waiting" if state.waits else "running"
 
 
 def show(state: RunState) -> None:

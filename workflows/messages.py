@@ -137,6 +137,7 @@ class Messages:
             context=self._context(),
             outcome=state.outcome,
             unread=len(state.inbox.unread(state.pending)),
+            awaited=state.awaited(),
             unknown=state.unknown,
         )
 
