@@ -39,11 +39,14 @@ from temporalio.exceptions import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.answers import answer_to
 from turnkeeper.artifacts import ArtifactStore, open_store
 from turnkeeper.connection import DEFAULT_ADDRESS, connect, own_settings, readable
 from turnkeeper.contract import (
     ATTRIBUTE_TYPES,
+    DUPLICATE,
     RESOLVE,
+    SEND,
     STATUS,
     STOP,
     TASK_QUEUE,
@@ -52,6 +55,7 @@ from turnkeeper.contract import (
     RunRequest,
     RunResult,
     RunStatus,
+    SendRequest,
     StopRequest,
     read_public,
 )
@@ -59,7 +63,7 @@ from turnkeeper.diagnosis import Diagnosis, diagnose
 from turnkeeper.errors import InvalidRequest, StateLost, error_for
 from turnkeeper.follow import Step, follow
 from turnkeeper.history import HistoryReader, Transcript, read_transcript
-from turnkeeper.messages import ask, leave
+from turnkeeper.messages import ask, ask_or_start, leave, leave_or_start
 from turnkeeper.outside import (
     RunSummary,
     UnknownOutcome,
@@ -93,6 +97,7 @@ _OURS = f"WorkflowType = '{WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
 
 Stopped = Literal["stopping", "queued", "ended"]
 Resolved = Literal["resolved", "queued", "ended"]
+Sent = Literal["accepted", "duplicate", "queued", "ended"]
 
 
 class AgentClient:
@@ -174,12 +179,7 @@ class AgentClient:
         """
         _not_in_a_workflow()
         request = _request(agent, prompt, limits, request_key, metadata, keep_open=keep_open)
-        chosen = id if id is not None else f"{agent}-{secrets.token_hex(4)}"
-        if not RUN_ID.fullmatch(chosen):
-            raise _invalid(
-                f"id: {one_line(chosen, 80)!r}: use 1 to 200 letters, digits and _ . : / @ + = -, "
-                "beginning with a letter or digit"
-            )
+        chosen = _checked_id(id if id is not None else f"{agent}-{secrets.token_hex(4)}")
         try:
             started = await self.client.start_workflow(
                 WORKFLOW,
@@ -348,6 +348,139 @@ class AgentClient:
             return "resolved" if answer == "accepted" else answer
         await self._check_waits(id, call_id)
         return await self._leave(id, RESOLVE, body)
+
+    async def send(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        text: str,
+        *,
+        message_id: str,
+        interrupt: bool = False,
+        actor: str | None = None,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> Sent:
+        """Say something to the model of an open run; `reply` awaits its answer.
+
+        Args:
+            id: the run's id.
+            text: what the model reads, after the turn that is under way.
+            message_id: your own name of this message. Sent again under the same one, as after a
+                lost answer, it is not taken twice; a run remembers the last 1,000.
+            interrupt: what is under way is cancelled, and the model reads the message at once.
+            actor: who says it: recorded, not shown to the model.
+            timeout: seconds that a worker has to answer.
+
+        Returns:
+            `accepted`: the model will read it, or the run's result says that it was not read.
+            `duplicate`: it was accepted before. `queued`: no worker answered within `timeout`
+            seconds; the server delivers it to the next one, which drops what it would have refused,
+            with a line in its log. `ended`: the run was over.
+
+        Raises:
+            InvalidRequest: the body is malformed, or too much waits to be read already.
+            LookupError: there is no such run.
+        """
+        body = _message(text, message_id, interrupt, actor)
+        try:
+            answer = await self._ask(id, SEND, body, timeout)
+        except InvalidRequest as error:
+            if _is_duplicate(error.__cause__):
+                return "duplicate"
+            raise
+        return answer or await self._leave(id, SEND, body)
+
+    async def send_or_start(
+        self,
+        agent: str,
+        text: str,
+        *,
+        id: str,  # noqa: A002 - Temporal's word for it
+        message_id: str,
+        limits: Mapping[str, Any] | None = None,
+        request_key: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        interrupt: bool = False,
+        actor: str | None = None,
+        anew: bool = False,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> tuple[AgentRunHandle, Sent]:
+        """As `send`, in one step with the start of the conversation, if there is none of that id.
+
+        It is started without a prompt and kept open: the message is the first thing said. One that
+        is open already goes on as it was started. One that has ended stays so (`ended`), unless
+        `anew`: then another begins under its id, which knows nothing of it.
+
+        Raises:
+            InvalidRequest: the request or the body is malformed, or too much waits to be read.
+            ConnectionError: the server cannot be reached.
+        """
+        _not_in_a_workflow()
+        request = _request(agent, "", limits, request_key, metadata, keep_open=True)
+        body = _message(text, message_id, interrupt, actor)
+        run = {
+            "workflow": WORKFLOW,
+            "arg": request,
+            "id": _checked_id(id),
+            "task_queue": self.task_queue,
+            "id_reuse_policy": WorkflowIDReusePolicy.ALLOW_DUPLICATE
+            if anew
+            else WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            "static_summary": one_line(text, _SUMMARY_CHARACTERS),
+        }
+        sent: Sent = "accepted"
+        try:
+            if not await ask_or_start(self.client, run, SEND, body, timeout):
+                await leave_or_start(self.client, run, SEND, body)
+                sent = "queued"
+        except WorkflowAlreadyStartedError:
+            sent = "ended"
+        except WorkflowUpdateFailedError as error:
+            if not _is_duplicate(error):
+                raise _invalid(f"{SEND}: {error.cause}") from error
+            sent = "duplicate"
+        except RPCError as error:
+            raise readable(error, id, self.client) from error
+        return AgentRunHandle(self, id), sent
+
+    async def reply(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        message_id: str,
+        *,
+        timeout: float | None = None,
+    ) -> str:
+        """Await the model's answer to a message: the text with which it ended the turn in which it
+        read it. Messages that it read together have the same one. Needs no worker of its own.
+
+        Raises:
+            RunError: the run ended before; the subclass for its outcome.
+            LookupError: there is no such run, or it completed and has read no such message.
+            TimeoutError: there is no answer after `timeout` seconds.
+        """
+        _not_in_a_workflow()
+        try:
+            async with asyncio.timeout(timeout):
+                answer = await answer_to(self.client, id, message_id)
+        except RPCError as error:
+            raise readable(error, id, self.client) from error
+        if answer is None:
+            await self.result(id)
+            raise LookupError(f"run {id} has ended, and has read no message {message_id!r}")
+        return answer
+
+    async def chat(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        text: str,
+        *,
+        message_id: str | None = None,
+        actor: str | None = None,
+        timeout: float | None = None,
+    ) -> str:
+        """Send a message and await its answer; see `send` and `reply`, whose errors it raises."""
+        named = message_id or secrets.token_hex(8)
+        await self.send(id, text, message_id=named, actor=actor)
+        return await self.reply(id, named, timeout=timeout)
 
     async def why(
         self,
@@ -639,9 +772,46 @@ class AgentRunHandle:
             self.id, call_id, landed=landed, result=result, actor=actor
         )
 
+    async def send(
+        self, text: str, *, message_id: str, interrupt: bool = False, actor: str | None = None
+    ) -> Sent:
+        """See `AgentClient.send`."""
+        return await self.client.send(
+            self.id, text, message_id=message_id, interrupt=interrupt, actor=actor
+        )
+
+    async def reply(self, message_id: str, *, timeout: float | None = None) -> str:
+        """See `AgentClient.reply`."""
+        return await self.client.reply(self.id, message_id, timeout=timeout)
+
+    async def chat(self, text: str, *, timeout: float | None = None) -> str:
+        """See `AgentClient.chat`."""
+        return await self.client.chat(self.id, text, timeout=timeout)
+
 
 def _all_of(*conditions: str) -> str:
     return " AND ".join([_OURS, *(f"({c})" for c in conditions if c)])
+
+
+def _checked_id(run: str) -> str:
+    if not RUN_ID.fullmatch(run):
+        raise _invalid(
+            f"id: {one_line(run, 80)!r}: use 1 to 200 letters, digits and _ . : / @ + = -, "
+            "beginning with a letter or digit"
+        )
+    return run
+
+
+def _message(text: str, message_id: str, interrupt: bool, actor: str | None) -> dict[str, Any]:
+    body = {"message_id": message_id, "text": text, "interrupt": interrupt}
+    body |= {"actor": actor} if actor else {}
+    _check(SendRequest, body)
+    return body
+
+
+def _is_duplicate(error: BaseException | None) -> bool:
+    cause = error.cause if isinstance(error, WorkflowUpdateFailedError) else None
+    return isinstance(cause, ApplicationError) and cause.type == DUPLICATE
 
 
 def _check(model: type[BaseModel], body: Mapping[str, Any]) -> None:

@@ -55,7 +55,7 @@ from turnkeeper.render import (
 )
 from turnkeeper.text import arguments_line, one_line
 
-__all__ = ["Step", "follow"]
+__all__ = ["Step", "events_of", "follow"]
 
 _SAID = 300
 """Characters of what was said or returned."""
@@ -117,7 +117,7 @@ async def follow(client: Client, workflow_id: str) -> AsyncIterator[Step]:
     narrator = _Narrator(client.data_converter)
     while run_id:
         next_run = ""
-        async for event in _events(client, workflow_id, run_id):
+        async for event in events_of(client, workflow_id, run_id):
             for step in await narrator.take(event):
                 yield step
             continued = event.workflow_execution_continued_as_new_event_attributes
@@ -125,8 +125,12 @@ async def follow(client: Client, workflow_id: str) -> AsyncIterator[Step]:
         run_id = next_run
 
 
-async def _events(client: Client, workflow_id: str, run_id: str) -> AsyncIterator[HistoryEvent]:
-    """The events of one execution, each once, until it closes."""
+async def events_of(client: Client, workflow_id: str, run_id: str) -> AsyncIterator[HistoryEvent]:
+    """The events of one execution, each once, until it closes.
+
+    Raises:
+        RPCError: there is no such execution, or the server is away for more than a minute.
+    """
     handle = client.get_workflow_handle(workflow_id, run_id=run_id)
     loop = asyncio.get_running_loop()
     seen, lost_since = 0, None

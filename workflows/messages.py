@@ -27,6 +27,16 @@ from workflows import boundary
 _Body = TypeVar("_Body", bound=BaseModel)
 
 
+class _Run:
+    """What messages find. Before them: the SDK reads the types of a handler when it is made."""
+
+    refused: str | None
+    """Why the start was not one: then there is no state."""
+    state: RunState
+    acknowledging: bool
+    """Whether an update's answer may still be on its way."""
+
+
 def _accepts(
     name: str,
     body: type[_Body],
@@ -40,7 +50,7 @@ def _accepts(
     `about` is for the UI; `refuse` says why a body cannot be taken; `take` notes it, no more.
     """
 
-    def read(run: Messages, args: Sequence[Any]) -> _Body:
+    def read(run: _Run, args: Sequence[Any]) -> _Body:
         said = boundary.body(body, args)
         if problem := refuse(run.state, said):
             raise ValueError(problem)
@@ -49,13 +59,13 @@ def _accepts(
     # With `*args`: a signal with a missing argument would raise inside the SDK and fail the
     # workflow task for ever.
     @workflow.update(name=name, description=about)
-    async def update(self: Messages, *args: Any) -> dict[str, str]:
+    async def update(self: _Run, *args: Any) -> dict[str, str]:
         take(self.state, boundary.body(body, args))
         self.acknowledging = True
         return {"accepted": name}
 
     @update.validator
-    def check(self: Messages, *args: Any) -> None:
+    def check(self: _Run, *args: Any) -> None:
         # Refused here, an update leaves nothing in history.
         if self.refused is not None:
             raise boundary.refusal(self.refused)
@@ -67,7 +77,7 @@ def _accepts(
 
     # Works also while no worker is up; what an update would have refused is dropped.
     @workflow.signal(name=name, description=about)
-    def signal(self: Messages, *args: Any) -> None:
+    def signal(self: _Run, *args: Any) -> None:
         if self.refused is not None:
             return
         try:
@@ -78,14 +88,8 @@ def _accepts(
     return update, signal
 
 
-class Messages:
+class Messages(_Run):
     """The updates, signals and queries of a run, each by its name, so that the UI offers them."""
-
-    refused: str | None
-    """Why the start was not one: then there is no state."""
-    state: RunState
-    acknowledging: bool
-    """Whether an update's answer may still be on its way."""
 
     stop_update, stop_signal = _accepts(
         contract.STOP,
