@@ -51,6 +51,15 @@ class Inbox(BaseModel):
         """Whether a message waits."""
         return bool(self.queue)
 
+    @property
+    def interrupts(self) -> bool:
+        """Whether the turn is to end for a message that waits."""
+        return any(q.interrupt for q in self.queue)
+
+    def heeded(self) -> None:
+        """The turn is ended for all that have asked so far."""
+        self.queue = [q.model_copy(update={"interrupt": False}) for q in self.queue]
+
     def refusal(self, said: SendRequest, pending: Sequence[Entry]) -> str | None:
         """Why a message cannot be taken now; None if it can. `pending`: what the model reads next.
 

@@ -301,7 +301,7 @@ class RunState(BaseModel):
         ready: list[Call] = []
         earlier_done, broken = True, False
         for call in self.calls:
-            mutates = self._mutates(call)
+            mutates = self.mutates(call)
             if call.status == "proposed":
                 if mutates and broken:
                     call.finish("not_run", "Not run: an earlier call of this reply failed.")
@@ -384,7 +384,8 @@ class RunState(BaseModel):
         known = ", ".join(t.name for t in self.spec.tools) if self.spec else ""
         return f"There is no tool {name[:100]!r}. Tools: {clip(known, 2_000) or 'none'}."
 
-    def _mutates(self, call: Call) -> bool:
+    def mutates(self, call: Call) -> bool:
+        """Whether the call may change the world; one of an unknown tool counts as such."""
         spec = self.tool(call)
         return spec is None or spec.mutates
 
@@ -472,6 +473,17 @@ class RunState(BaseModel):
             # With something new to go by, the same calls are no repetition.
             self.signature, self.repeats, self.recent = "", 0, []
         return taken
+
+    @property
+    def hears(self) -> bool:
+        """Whether a message may end this generation: no last answer, and no reply that the
+        provider has paused, which would be lost."""
+        return self.closing is None and not self.continued
+
+    def cut_off(self) -> None:
+        """The generation ended for a message: its turn is over, without a reply."""
+        self.lines = [*self.lines, Line(turn=self.turn, text="ended for a message")][-MAX_LINES:]
+        self.phase = Phase.RESUME
 
     def answered(self, now: float) -> None:
         """The model has ended its turn: so does the run, unless somebody has said, or may say,

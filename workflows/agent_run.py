@@ -40,7 +40,7 @@ from workflows import boundary, cockpit, failures, options
 from workflows.messages import Messages
 from workflows.pace import Pace
 from workflows.room import MakesRoom
-from workflows.talk import StaysOpen
+from workflows.talk import Talks
 
 DRAIN_SECONDS = 10.0
 """Beside the heartbeat timeout: how long calls that were cancelled are waited for."""
@@ -54,7 +54,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(MakesRoom, StaysOpen, Messages):
+class AgentRun(MakesRoom, Talks, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init
@@ -132,6 +132,9 @@ class AgentRun(MakesRoom, StaysOpen, Messages):
         await self._make_room()
         if state.outcome is not None or self._interrupted():
             return
+        if state.hears and state.inbox.interrupts:
+            # It came meanwhile: it is taken, too, before anything is asked.
+            return
         self.turns_here += 1
         asked = GenerateInput(
             turn=state.turn,
@@ -145,7 +148,7 @@ class AgentRun(MakesRoom, StaysOpen, Messages):
         )
         cockpit.show(state)
         with self._turn_group():
-            await self._alone(self._ask(asked))
+            await self._alone(self._ask(asked), hears=state.hears)
 
     def _take_messages(self) -> None:
         for entry in self.state.take_messages():
@@ -238,6 +241,10 @@ class AgentRun(MakesRoom, StaysOpen, Messages):
         state = self.state
         while True:
             self._take_news()
+            if state.inbox.interrupts:
+                await self._end_calls()
+                if state.outcome is not None:
+                    await self._drain()
             for call in state.startable():
                 self._start(call)
             if not self.tasks and not any(c.status == "waiting" for c in state.calls):
@@ -245,7 +252,7 @@ class AgentRun(MakesRoom, StaysOpen, Messages):
             cockpit.show(state)
             if not self.tasks and self._is_long() and self._may_leave():
                 await self._continue_as_new()
-            await self._wait()
+            await self._wait(hears=True)
             if self._interrupted() or state.outcome is not None:
                 await self._drain()
         assert all(c.status == "done" for c in state.calls)
@@ -337,20 +344,28 @@ class AgentRun(MakesRoom, StaysOpen, Messages):
     def _begin(self, activity: Any) -> None:
         self.tasks.append(asyncio.create_task(activity))
 
-    async def _alone(self, activity: Any) -> None:
+    async def _alone(self, activity: Any, *, hears: bool = False) -> None:
         """Run an activity to its end, or until the run is to end.
 
         In a task too: cancelled, or stopped, the run must not take the activity's end for its own.
+        `hears`: it is a generation that a message may end.
         """
         self._begin(activity)
-        await self._wait()
+        await self._wait(hears=hears)
         if self._interrupted():
             await self._drain()
+        elif self.tasks and hears and self.state.inbox.interrupts:
+            await self._end_generation()
 
-    async def _wait(self) -> None:
+    async def _wait(self, *, hears: bool = False) -> None:
         """Until an activity in flight is done, somebody has spoken, or the run is to end."""
         await workflow.wait_condition(
-            lambda: self._interrupted() or any(t.done() for t in self.tasks) or self.state.has_news
+            lambda: (
+                self._interrupted()
+                or any(t.done() for t in self.tasks)
+                or self.state.has_news
+                or (hears and self.state.inbox.interrupts)
+            )
         )
         self._reap()
 
@@ -367,6 +382,23 @@ class AgentRun(MakesRoom, StaysOpen, Messages):
         if self.summary is not None:
             self.tasks.append(self.summary)
             self.summary = None
+        await self._cancel()
+        self._take_news()
+        for call in self.state.calls if self.state.phase == Phase.EXECUTE else []:
+            self._abandon(call)
+            if call.status == "waiting":
+                self.state.give_up(call)
+                cockpit.publish_unknown(self.state)
+            call.finish("not_run", "Not run: the run was ended.")
+
+    def _abandon(self, call: Call) -> None:
+        """Let go of a call that did not heed its cancel."""
+        tool = self.state.tool(call)
+        if call.status == "running" and tool is not None:
+            self._without_result(call, failures.abandoned(tool))
+
+    async def _cancel(self) -> None:
+        """Cancel the activities in flight and wait until they have ended, within a bound."""
         for task in self.tasks:
             task.cancel()
         if self.tasks:
@@ -375,15 +407,6 @@ class AgentRun(MakesRoom, StaysOpen, Messages):
             self._reap()
             # What does not heed a cancel holds the run no longer than this.
             self.tasks = []
-        self._take_news()
-        for call in self.state.calls if self.state.phase == Phase.EXECUTE else []:
-            tool = self.state.tool(call)
-            if call.status == "running" and tool is not None:
-                self._without_result(call, failures.abandoned(tool))
-            elif call.status == "waiting":
-                self.state.give_up(call)
-                cockpit.publish_unknown(self.state)
-            call.finish("not_run", "Not run: the run was ended.")
 
     # --- interruptions --------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""A run that stays open: between its answer and the next message it waits, and costs nothing."""
+"""Messages in the loop: a turn ends for one, and a run that is kept open waits for the next."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import contextlib
 
 from temporalio import workflow
 
-from turnkeeper.state import RunState
+from turnkeeper.state import Call, Phase, RunState
 from workflows import cockpit
 
 
-class StaysOpen:
-    """What a run does while nobody says anything."""
+class Talks:
+    """What a run does when somebody says something, and while nobody does."""
 
     state: RunState
     turns_here: int
@@ -28,6 +28,39 @@ class StaysOpen:
 
     async def _continue_as_new(self) -> None:
         raise NotImplementedError
+
+    async def _cancel(self) -> None:
+        raise NotImplementedError
+
+    def _abandon(self, call: Call) -> None:
+        raise NotImplementedError
+
+    # --- a message that interrupts --------------------------------------------------------------
+
+    async def _end_generation(self) -> None:
+        """Without its reply. The turn counts all the same: the next generation needs another
+        activity id as long as a worker holds on to this one, and limits have to hold."""
+        await self._cancel()
+        if self.state.phase is Phase.GENERATE:
+            self.state.cut_off()
+
+    async def _end_calls(self) -> None:
+        """What was not begun is not run; what runs is cancelled. A call that waits for a person to
+        say what became of it goes on waiting: that is the agent's policy."""
+        state = self.state
+        state.inbox.heeded()
+        reads = [c for c in state.calls if c.status == "running" and not state.mutates(c)]
+        for call in state.calls:
+            if call.status == "proposed":
+                call.finish("not_run", "Not run: a message came first.")
+        await self._cancel()
+        for call in state.calls:
+            self._abandon(call)
+        for call in reads:
+            # Ended by us: that is no failure of the tool.
+            call.outcome = "not_run" if call.outcome == "error" else call.outcome
+
+    # --- between the turns ----------------------------------------------------------------------
 
     async def _await_message(self) -> None:
         """Until somebody says something, or the time for it is over: then the run is complete."""
