@@ -43,6 +43,7 @@ from turnkeeper.answers import answer_to
 from turnkeeper.artifacts import ArtifactStore, open_store
 from turnkeeper.connection import DEFAULT_ADDRESS, connect, own_settings, readable
 from turnkeeper.contract import (
+    ANSWER,
     ATTRIBUTE_TYPES,
     DUPLICATE,
     RESOLVE,
@@ -51,6 +52,7 @@ from turnkeeper.contract import (
     STOP,
     TASK_QUEUE,
     WORKFLOW,
+    AnswerRequest,
     ResolveRequest,
     RunRequest,
     RunResult,
@@ -97,6 +99,7 @@ _OURS = f"WorkflowType = '{WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
 
 Stopped = Literal["stopping", "queued", "ended"]
 Resolved = Literal["resolved", "queued", "ended"]
+Answered = Literal["answered", "queued", "ended"]
 Sent = Literal["accepted", "duplicate", "queued", "ended"]
 
 
@@ -348,6 +351,33 @@ class AgentClient:
             return "resolved" if answer == "accepted" else answer
         await self._check_waits(id, call_id)
         return await self._leave(id, RESOLVE, body)
+
+    async def answer(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        call_id: str,
+        text: str,
+        *,
+        actor: str | None = None,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> Answered:
+        """Answer a question that the model has asked with `ask_person`; `status` has it.
+
+        Returns:
+            `answered`: the run goes on. `queued`: no worker answered within `timeout` seconds; the
+            server delivers it to the next one, which drops it, with a line in its log, if no such
+            call waits. `ended`: the run was over.
+
+        Raises:
+            InvalidRequest: no such call waits, or the body is malformed.
+            LookupError: there is no such run.
+        """
+        body = {"call_id": call_id, "text": text} | ({"actor": actor} if actor else {})
+        _check(AnswerRequest, body)
+        answer = await self._ask(id, ANSWER, body, timeout)
+        if answer is not None:
+            return "answered" if answer == "accepted" else answer
+        return await self._leave(id, ANSWER, body)
 
     async def send(
         self,
@@ -771,6 +801,10 @@ class AgentRunHandle:
         return await self.client.resolve(
             self.id, call_id, landed=landed, result=result, actor=actor
         )
+
+    async def answer(self, call_id: str, text: str, *, actor: str | None = None) -> Answered:
+        """See `AgentClient.answer`."""
+        return await self.client.answer(self.id, call_id, text, actor=actor)
 
     async def send(
         self, text: str, *, message_id: str, interrupt: bool = False, actor: str | None = None

@@ -52,6 +52,8 @@ RESOLVE = "resolve"
 """Update and signal, body `ResolveRequest`: say whether a call with an unknown outcome happened."""
 SEND = "send"
 """Update and signal, body `SendRequest`: say something to the model."""
+ANSWER = "answer"
+"""Update and signal, body `AnswerRequest`: answer a question of the model."""
 DUPLICATE = "duplicate_message"
 """Type of the failure of an update `send` whose message was accepted before."""
 STATUS = "status"
@@ -160,6 +162,17 @@ class SendRequest(Strict):
         if not value.strip():
             raise ValueError("is blank" if value else "is empty")
         return value
+
+
+class AnswerRequest(Strict):
+    """The body of `answer`."""
+
+    call_id: Annotated[str, Field(min_length=1, max_length=300)]
+    """Of a call that has asked a person and waits."""
+    text: Annotated[str, Field(min_length=1, max_length=20_000)]
+    """What the model reads."""
+    actor: Annotated[str, Field(max_length=200)] | None = None
+    """Who answers; recorded beside the text, and not shown to the model."""
 
 
 def read_public(model: type[_Model], value: Any) -> _Model:
@@ -558,6 +571,7 @@ def schemas() -> dict[str, Any]:
         StopRequest,
         ResolveRequest,
         SendRequest,
+        AnswerRequest,
         Limits,
     )
     return {m.__name__: m.model_json_schema() for m in public}

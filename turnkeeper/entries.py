@@ -37,7 +37,7 @@ class Entry(BaseModel):
     `reply`: the model's, in the provider's own JSON (`dialect` names it), value
     `{"role": "assistant", "content": [...]}`.
     `result`: a tool's, value `{"call_id": str, "tool": str, "text": str, "error"?: true,
-    "images"?: [ImageRef as JSON]}`.
+    "images"?: [ImageRef as JSON], "actor"?: str}`; `actor` is the person who answered.
     """
 
     model_config = ConfigDict(frozen=True)

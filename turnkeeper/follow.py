@@ -336,6 +336,8 @@ class _Narrator:
         memo = event.workflow_properties_modified_event_attributes.upserted_memo.fields
         if "awaited" in memo:
             awaited = (await self._read([memo["awaited"]], _Awaited)).root
+            # The run itself serves them: there is no activity.
+            self._ran.update(a.call_id for a in awaited)
             return [("WAITING", self._turn, f"for {awaited_words(awaited)}")] if awaited else []
         if "unknown" not in memo:
             return []

@@ -7,12 +7,11 @@ travels in the run's state.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from pydantic import BaseModel, Field
 
-from turnkeeper.contract import SEND, Awaited, SendRequest
+from turnkeeper.contract import AnswerRequest, SendRequest
 from turnkeeper.entries import Entry, admit, digest_of
 from turnkeeper.text import json_size, one_line
 
@@ -43,6 +42,8 @@ class Inbox(BaseModel):
     """In the order of their arrival."""
     seen: list[str] = Field(default_factory=list)
     """Of the ids of accepted messages, short digests, the last one last."""
+    answers: list[AnswerRequest] = Field(default_factory=list)
+    """To questions of calls that wait: accepted, and not applied yet."""
     idle_since: float | None = None
     """Workflow time since which the run waits for the next message; None: it does not."""
 
@@ -110,12 +111,6 @@ def message_id(entry: Entry) -> str | None:
     if entry.kind != "message" or not isinstance(entry.value, dict):
         return None
     return entry.value.get("id")
-
-
-def next_message(turn: int, since: float, until: float | None) -> Awaited:
-    """What a run that is kept open waits for after a turn."""
-    body = json.dumps({"message_id": f"turn-{turn}", "text": "..."})
-    return Awaited(kind="message", since=since, until=until, update=SEND, body=body)
 
 
 def _short(said: str) -> str:

@@ -21,6 +21,7 @@ from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
 from turnkeeper.state import Call, Phase, RunState
 from turnkeeper.text import arguments_line, one_line, printable, utf8_size, well_formed
+from turnkeeper.waits import clock
 
 SUMMARY_BYTES = 200
 """Temporal refuses a summary of more than 400."""
@@ -87,18 +88,22 @@ def waiting_for(state: RunState) -> str:
     if state.sealing or state.making_room:
         outgrown = "a shorter view, since the conversation has outgrown the model's window"
         return "the artifact store" if state.sealing else outgrown
-    if awaited := state.awaited():
-        return awaited_words(awaited)
+    if told := _waits(state):
+        return told
     if state.phase is Phase.GENERATE:
         return f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
-    if waiting := [c for c in state.calls if c.status == "waiting"]:
-        return person_awaited(waiting)
     if state.phase is Phase.EXECUTE and open_calls:
         more = len(open_calls) - _CARD_CALLS
         shown = ", ".join(open_calls[:_CARD_CALLS])
         return f"results of {shown}" + (f" and {more} more" if more > 0 else "")
     return "a worker"
+
+
+def _waits(state: RunState) -> str:
+    waiting, awaited = state.waiting("outcome"), state.awaited()
+    told = [person_awaited(waiting)] if waiting else []
+    return "; ".join([*told, *([awaited_words(awaited)] if awaited else [])])
 
 
 def person_awaited(waiting: Sequence[Call | UnknownCall]) -> str:
@@ -114,6 +119,11 @@ def awaited_words(awaited: Sequence[Awaited]) -> str:
 
 def _awaited(one: Awaited) -> str:
     how = f"update {one_line(one.update, 64)} with {one_line(one.body, 400)}"
+    call = f"call {one_line(one.call_id, 64)}"
+    if one.kind == "time":
+        return f"{clock(one.until or 0)} ({call})"
+    if one.kind == "answer":
+        return f'an answer to "{one_line(one.question, 300)}" ({call}: {how})'
     return f"the next message ({how})"
 
 
@@ -127,10 +137,13 @@ def settling(run_id: str, call_id: str, *, landed: bool) -> str:
 
 def _replying(one: Awaited, workflow_id: str) -> str:
     """How to say what the run waits for."""
-    command = _code(f"starter.py send {_word(workflow_id)} '...'", 400)
-    return (
-        f"To send a message: {command}, or the update `{one.update}` with {_code(one.body, 400)}."
-    )
+    run, body = _word(workflow_id), _code(one.body, 400)
+    if one.kind == "answer":
+        asked = f"**Asked:** {_md(one.question, 500)}\n\n"
+        command = _code(f"starter.py answer {run} {_word(one.call_id)} '...'", 600)
+        return f"{asked}To answer: {command}, or the update `{one.update}` with {body}."
+    command = _code(f"starter.py send {run} '...'", 400)
+    return f"To send a message: {command}, or the update `{one.update}` with {body}."
 
 
 def _unknown(state: RunState, workflow_id: str) -> str:

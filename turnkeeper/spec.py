@@ -160,6 +160,8 @@ class ToolSpec(Strict):
     """Seconds that the tool may go without a heartbeat of its own; None: the worker's will do."""
     key_ttl: float | None = None
     """Seconds that the target remembers a key; None: longer than any retry takes."""
+    awaits: Literal["answer", "time"] | None = None
+    """What the run itself waits for when it is called; None: a worker runs the tool."""
 
     @property
     def attempts(self) -> int:

@@ -24,8 +24,16 @@ from turnkeeper.contract import (
     UnknownCall,
     Usage,
 )
-from turnkeeper.entries import Entry, Position, arguments_digest, digest_of, message, result
-from turnkeeper.inbox import Inbox, next_message
+from turnkeeper.entries import (
+    Entry,
+    Position,
+    admit,
+    arguments_digest,
+    digest_of,
+    message,
+    result,
+)
+from turnkeeper.inbox import Inbox
 from turnkeeper.parse import CUT_CALL, Parsed, ProposedCall
 from turnkeeper.spec import (
     DEFAULT_WINDOW,
@@ -40,6 +48,7 @@ from turnkeeper.spec import (
     ToolSpec,
 )
 from turnkeeper.text import arguments_line, clip, clip_json, one_line
+from turnkeeper.waits import Held, answer_awaited, clock, next_message, time_awaited
 
 MAX_DISCARDED = 2
 """Replies in a row that may be thrown away (grown, senseless or empty) before the run ends."""
@@ -78,6 +87,10 @@ class Call(BaseModel):
     outcome: Literal["ok", "error", "unknown", "not_run"] | None = None
     entry: Entry | None = None
     """Its result, once done."""
+    awaits: Literal["outcome", "approval", "answer", "time"] = "outcome"
+    """What it waits for, while it waits."""
+    held: Held | None = None
+    """Of one that waits for an answer or a time."""
     doubt: str = ""
     """Why its outcome is unknown, while it waits for a person."""
     invalid: bool = False
@@ -339,11 +352,15 @@ class RunState(BaseModel):
     @property
     def has_news(self) -> bool:
         """Whether somebody has said what the loop has not looked at yet."""
-        return bool(self.resolutions)
+        return bool(self.resolutions or self.inbox.answers)
+
+    def waiting(self, *awaits: str) -> list[Call]:
+        """Calls that wait for one of these."""
+        return [c for c in self.calls if c.status == "waiting" and c.awaits in awaits]
 
     def not_waiting(self, call_id: str) -> str | None:
         """Why a call cannot be resolved; None if it can."""
-        waiting = [c.call_id for c in self.calls if c.status == "waiting"]
+        waiting = [c.call_id for c in self.waiting("outcome")]
         if call_id in waiting:
             taken = any(r.call_id == call_id for r in self.resolutions)
             return f"call {call_id} was resolved a moment ago" if taken else None
@@ -352,7 +369,7 @@ class RunState(BaseModel):
 
     def resolve(self, said: ResolveRequest) -> None:
         """A person says what became of a call."""
-        waiting = (c for c in self.calls if c.status == "waiting" and c.call_id == said.call_id)
+        waiting = (c for c in self.waiting("outcome") if c.call_id == said.call_id)
         call = next(waiting, None)
         if call is None:
             return
@@ -369,6 +386,9 @@ class RunState(BaseModel):
 
     def give_up(self, call: Call) -> None:
         """Nobody resolves a waiting call any more: the run is to end."""
+        if call.awaits != "outcome":
+            call.finish("not_run", "Not answered: the run was ended.")
+            return
         call.finish("unknown", call.doubt)
         self._settled(call, "open", None)
 
@@ -519,9 +539,48 @@ class RunState(BaseModel):
     def awaited(self) -> list[Awaited]:
         """What it waits for, other than whether calls took effect."""
         idle = self.inbox.idle_since
-        if idle is None or self.outcome is not None:
+        if self.outcome is not None:
             return []
-        return [next_message(self.turn, idle, self.idle_until)]
+        if idle is not None:
+            return [next_message(self.turn, idle, self.idle_until)]
+        return [
+            (time_awaited if c.awaits == "time" else answer_awaited)(c.call_id, c.held)
+            for c in self.waiting("answer", "time")
+            if c.held is not None
+        ]
+
+    def not_answerable(self, call_id: str) -> str | None:
+        """Why a call cannot be answered by a person; None if it can."""
+        waiting = [c.call_id for c in self.waiting("answer")]
+        if call_id in waiting:
+            taken = any(a.call_id == call_id for a in self.inbox.answers)
+            return f"call {call_id} was answered a moment ago" if taken else None
+        known = ", ".join(waiting) or "none"
+        return f"call_id: no call {one_line(call_id, 100)!r} waits for an answer; waiting: {known}"
+
+    def take_answers(self) -> bool:
+        """Apply what people have answered; whether there was anything."""
+        said, self.inbox.answers = self.inbox.answers, []
+        for answer in said:
+            call = next((c for c in self.waiting("answer") if c.call_id == answer.call_id), None)
+            if call is not None:
+                value = {"call_id": call.call_id, "tool": call.tool}
+                value |= {"text": clip_json(answer.text, self.result_bytes())}
+                value |= {"actor": answer.actor} if answer.actor else {}
+                call.finish("ok", admit("result", value))
+        return bool(said)
+
+    def next_due(self) -> float | None:
+        """The nearest time that a call waits for."""
+        due = [c.held.until for c in self.waiting("time") if c.held and c.held.until is not None]
+        return min(due, default=None)
+
+    def take_due(self, moment: float, now: float) -> None:
+        """The time has come that calls wait for until `moment`."""
+        for call in self.waiting("time"):
+            if call.held and call.held.until is not None and call.held.until <= moment:
+                told = f"The wait is over: it is {clock(now)}."
+                call.finish("ok", result(call.call_id, call.tool, told))
 
     def count_unread(self) -> None:
         """Say in the reason for the end how many messages nobody has read."""

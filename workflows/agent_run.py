@@ -241,12 +241,18 @@ class AgentRun(MakesRoom, Talks, Messages):
         state = self.state
         while True:
             self._take_news()
+            self._take_due()
             if state.inbox.interrupts:
                 await self._end_calls()
                 if state.outcome is not None:
                     await self._drain()
-            for call in state.startable():
+            ready = state.startable()
+            for call in ready:
                 self._start(call)
+            if any(c.status == "done" for c in ready):
+                # Answered at once: what stands behind it may start.
+                continue
+            self._set_alarm()
             if not self.tasks and not any(c.status == "waiting" for c in state.calls):
                 break
             cockpit.show(state)
@@ -261,6 +267,9 @@ class AgentRun(MakesRoom, Talks, Messages):
     def _start(self, call: Call) -> None:
         tool = self.state.tool(call)
         assert tool is not None
+        if tool.awaits is not None:
+            self._hold(call, tool)
+            return
         call.status = "running"
         with self._turn_group():
             self._begin(self._call(call, tool))
@@ -315,6 +324,8 @@ class AgentRun(MakesRoom, Talks, Messages):
 
     def _take_news(self) -> None:
         state = self.state
+        if state.take_answers():
+            cockpit.publish_waiting(state)
         if not state.resolutions:
             return
         for said in state.resolutions:
@@ -364,6 +375,7 @@ class AgentRun(MakesRoom, Talks, Messages):
                 self._interrupted()
                 or any(t.done() for t in self.tasks)
                 or self.state.has_news
+                or self._rings()
                 or (hears and self.state.inbox.interrupts)
             )
         )
@@ -388,7 +400,8 @@ class AgentRun(MakesRoom, Talks, Messages):
             self._abandon(call)
             if call.status == "waiting":
                 self.state.give_up(call)
-                cockpit.publish_unknown(self.state)
+                if call.awaits == "outcome":
+                    cockpit.publish_unknown(self.state)
             call.finish("not_run", "Not run: the run was ended.")
 
     def _abandon(self, call: Call) -> None:

@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from turnkeeper import contract
 from turnkeeper.contract import (
+    AnswerRequest,
     CallStatus,
     ContextStatus,
     ResolveRequest,
@@ -111,6 +112,13 @@ class Messages(_Run):
         '{"message_id": "of your own", "text": "...", "interrupt": false, "actor": "..."}',
         refuse=lambda state, said: state.not_sendable(said),
         take=lambda state, said: state.inbox.accept(said),
+    )
+    answer_update, answer_signal = _accepts(
+        contract.ANSWER,
+        AnswerRequest,
+        'Answer a question of the model. Body: {"call_id": "...", "text": "...", "actor": "..."}',
+        refuse=lambda state, said: state.not_answerable(said.call_id),
+        take=lambda state, said: state.inbox.answers.append(said),
     )
 
     @workflow.query(name=contract.STATUS)

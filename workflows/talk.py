@@ -7,7 +7,10 @@ import contextlib
 
 from temporalio import workflow
 
+from turnkeeper.spec import ToolSpec
 from turnkeeper.state import Call, Phase, RunState
+from turnkeeper.waiting_tools import hold
+from turnkeeper.waits import clock
 from workflows import cockpit
 
 
@@ -16,6 +19,8 @@ class Talks:
 
     state: RunState
     turns_here: int
+    alarm: asyncio.Task[None] | None = None
+    alarm_at: float = 0.0
 
     def _interrupted(self) -> bool:
         raise NotImplementedError
@@ -53,12 +58,51 @@ class Talks:
         for call in state.calls:
             if call.status == "proposed":
                 call.finish("not_run", "Not run: a message came first.")
+        for call in (held := state.waiting("answer", "time")):
+            call.finish("not_run", "Not answered: a message came first.")
+        if held:
+            cockpit.publish_waiting(state)
         await self._cancel()
         for call in state.calls:
             self._abandon(call)
         for call in reads:
             # Ended by us: that is no failure of the tool.
             call.outcome = "not_run" if call.outcome == "error" else call.outcome
+
+    # --- calls that the run itself serves -------------------------------------------------------
+
+    def _hold(self, call: Call, tool: ToolSpec) -> None:
+        """Let a call wait for an answer or a time, without a coroutine of its own."""
+        assert tool.awaits is not None
+        try:
+            held = hold(tool.name, call.arguments, workflow.time(), self.state.deadline)
+        except ValueError as error:
+            call.finish("error", str(error))
+            call.invalid = True
+            return
+        call.status, call.awaits, call.held = "waiting", tool.awaits, held
+        cockpit.publish_waiting(self.state)
+
+    def _set_alarm(self) -> None:
+        """One timer, for the nearest time that a call waits for."""
+        due = self.state.next_due()
+        if self.alarm is not None and due != self.alarm_at:
+            self.alarm.cancel()
+            self.alarm = None
+        if due is not None and self.alarm is None:
+            left = max(0.0, due - workflow.time())
+            self.alarm = asyncio.create_task(workflow.sleep(left, summary=clock(due)))
+            self.alarm_at = due
+
+    def _rings(self) -> bool:
+        return self.alarm is not None and self.alarm.done()
+
+    def _take_due(self) -> None:
+        if self._rings():
+            self.alarm = None
+            # The timer's word counts: its time and the clock's may differ by a rounding.
+            self.state.take_due(self.alarm_at, workflow.time())
+            cockpit.publish_waiting(self.state)
 
     # --- between the turns ----------------------------------------------------------------------
 
