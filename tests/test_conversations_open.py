@@ -15,10 +15,12 @@ from temporalio.testing import WorkflowEnvironment
 from tests.rig import Rig, RigFactory, open_rig, until
 from tests.talking import echo, look, looks_first, read
 from tests.test_continue_as_new import OFTEN, PATIENT
+from tests.test_render import call_of, state_of
 from turnkeeper import Limits
 from turnkeeper.client import AgentRunHandle
 from turnkeeper.contract import SEND, RunRequest, read_public
 from turnkeeper.errors import InvalidRequest, RunStopped, UnknownAgent
+from turnkeeper.render import run_card
 from turnkeeper.testing import text
 
 DAY = 86_400
@@ -110,6 +112,20 @@ async def test_waiting_adds_one_timer(rig: RigFactory) -> None:
         assert len(timers) == 2
         await run.stop()
         await run.result(check=False)
+
+
+def test_the_run_card_says_how_to_go_on() -> None:
+    """The command and the update, with a body that can be pasted, for a message and an answer."""
+    idle_ = run_card(state_of(inbox={"idle_since": 5.0}), "c-7")
+    assert "waiting for the next message" in idle_
+    assert "`starter.py send c-7 '...'`" in idle_
+    assert '`{"message_id": "turn-1", "text": "..."}`' in idle_
+    held = {"since": 5.0, "question": "Which *one*?"}
+    waits = call_of("ask_person", status="waiting", awaits="answer", held=held)
+    asked = run_card(state_of(phase="EXECUTE", calls=[waits]), "c-7")
+    assert "**Asked:** Which \\*one\\*?" in asked
+    assert "`starter.py answer c-7 c '...'`" in asked
+    assert '`{"call_id": "c", "text": "..."}`' in asked
 
 
 # --- its end --------------------------------------------------------------------------------------

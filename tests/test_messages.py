@@ -17,13 +17,14 @@ from tests.rig import Rig, RigFactory, until
 from tests.talking import echo, insistently, look, looks_first, read, sent
 from tests.test_continue_as_new import OFTEN, PATIENT
 from tests.test_malformed import deep, raw
-from turnkeeper import Limits, tool
+from turnkeeper import Limits, ModelSpec, tool
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.client import AgentClient, AgentRunHandle
 from turnkeeper.contract import SEND, SendRequest
 from turnkeeper.entries import message
 from turnkeeper.errors import InvalidRequest
 from turnkeeper.inbox import MAX_SEEN, MAX_UNREAD, MAX_UNREAD_BYTES, Duplicate, Inbox
+from turnkeeper.spec import HistoryPolicy
 from turnkeeper.testing import Exchange, Reply, ScriptedProvider, call, calls, text
 
 
@@ -189,6 +190,22 @@ async def test_a_full_inbox_refuses_with_what_to_do(rig: RigFactory) -> None:
         await run.result()
         assert await read(r, run) == ["m1"]
         assert await r.task_failures() == 0
+
+
+async def test_a_message_that_does_not_fit_the_window_is_refused(rig: RigFactory) -> None:
+    """Nobody can end a run by sending it too much at once."""
+    model = ModelSpec(name="claude-sonnet-5-5", window=20_000, max_output_tokens=500)
+    async with rig(echo, model=model) as r:
+        run = await r.start("", keep_open=True)
+        await until(lambda: _awaits(run))
+        with pytest.raises(InvalidRequest, match="at most 20000 are taken"):
+            await run.send("x" * 20_001, message_id="m1")
+        assert "yyy" in await run.chat("y" * 19_000, timeout=20)
+        await run.stop()
+
+
+async def _awaits(run: AgentRunHandle) -> Any:
+    return (await run.status()).awaited
 
 
 # --- in order, over continue-as-new ---------------------------------------------------------------
@@ -411,6 +428,21 @@ async def test_interrupting_again_and_again_has_a_bound(rig: RigFactory) -> None
             await run.send("no", message_id=f"m{number}", interrupt=True)
         result = await run.result(check=False, timeout=20)
         assert (result.outcome, result.unread) == ("turn_limit", 3)
+
+
+async def test_what_was_never_read_is_not_sealed(rig: RigFactory) -> None:
+    """A history that is full before the first reply, whose generation a message has ended."""
+
+    def script(x: Exchange) -> Reply:
+        return text("Never read.", delay=30) if "m1" not in x.last_text else text("Fine.")
+
+    history = HistoryPolicy(bytes=20_000)
+    async with rig(script, history=history, settings={"heartbeat_seconds": 1}) as r:
+        run = await r.start("x" * 30_000)
+        await until(lambda: r.provider.requests)
+        await run.send("m1", message_id="m1", interrupt=True)
+        assert (await run.result(timeout=20)).answer == "Fine."
+        assert await r.task_failures() == 0
 
 
 class Worked:

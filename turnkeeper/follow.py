@@ -47,6 +47,7 @@ from turnkeeper.contract import (
     Usage,
 )
 from turnkeeper.entries import Entry
+from turnkeeper.inbox import message_id
 from turnkeeper.render import (
     awaited_words,
     person_awaited,
@@ -255,8 +256,10 @@ class _Narrator:
         results = [e.value for e in new if e.kind == "result" and isinstance(e.value, dict)]
         unrun = [_unrun(self._turn, r) for r in results if r.get("call_id") not in self._ran]
         self._ran.clear()
-        appended = f"{_count(len(results), 'result', 'results')} appended, "
-        told = f"{appended if results else ''}{usage_text(self._usage)} so far"
+        said = sum(message_id(e) is not None for e in new)
+        appended = f"{_count(len(results), 'result', 'results')} appended, " if results else ""
+        appended += f"{_count(said, 'message', 'messages')} read, " if said else ""
+        told = f"{appended}{usage_text(self._usage)} so far"
         return [*unrun, ("RESUME", self._turn, told)]
 
     async def _completed(self, event: HistoryEvent) -> _Told:

@@ -61,8 +61,12 @@ class Inbox(BaseModel):
         """The turn is ended for all that have asked so far."""
         self.queue = [q.model_copy(update={"interrupt": False}) for q in self.queue]
 
-    def refusal(self, said: SendRequest, pending: Sequence[Entry]) -> str | None:
-        """Why a message cannot be taken now; None if it can. `pending`: what the model reads next.
+    def refusal(
+        self, said: SendRequest, pending: Sequence[Entry], most: int = MAX_UNREAD_BYTES
+    ) -> str | None:
+        """Why a message cannot be taken now; None if it can.
+
+        `pending`: what the model reads next; `most`: bytes of JSON that may wait to be read.
 
         Raises:
             Duplicate: it was taken before.
@@ -74,13 +78,13 @@ class Inbox(BaseModel):
         if len(waiting) >= MAX_UNREAD:
             return f"{MAX_UNREAD} messages wait to be read; send it again when the run is further"
         size = json_size(said.text)
-        if size > MAX_UNREAD_BYTES:
-            return f"text: {size} bytes as JSON, at most {MAX_UNREAD_BYTES} are taken"
+        if size > most:
+            return f"text: {size} bytes as JSON, at most {most} are taken"
         held = sum(json_size(str(e.value["text"])) for e in waiting)
-        if held + size > MAX_UNREAD_BYTES:
+        if held + size > most:
             return (
-                f"text: {size} bytes, but {held} wait to be read and at most {MAX_UNREAD_BYTES} "
-                "may; send it again when the run is further"
+                f"text: {size} bytes, but {held} wait to be read and at most {most} may; "
+                "send it again when the run is further"
             )
         return None
 

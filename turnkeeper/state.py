@@ -33,7 +33,7 @@ from turnkeeper.entries import (
     message,
     result,
 )
-from turnkeeper.inbox import Inbox
+from turnkeeper.inbox import MAX_UNREAD_BYTES, Inbox
 from turnkeeper.parse import CUT_CALL, Parsed, ProposedCall
 from turnkeeper.spec import (
     DEFAULT_WINDOW,
@@ -483,7 +483,10 @@ class RunState(BaseModel):
         # One that has just completed goes on with it.
         if self.outcome not in (None, "completed"):
             return f"the run has ended: {self.outcome}"
-        return self.inbox.refusal(said, self.pending)
+        # As many bytes as the window has tokens: nobody ends a run by a message that does not fit.
+        bounded = self.spec is not None and self.shortens is not None
+        most = min(MAX_UNREAD_BYTES, self.window) if bounded else MAX_UNREAD_BYTES
+        return self.inbox.refusal(said, self.pending, most)
 
     def take_messages(self) -> list[Entry]:
         """The model reads next what was sent; a provider's pause is over first."""

@@ -464,7 +464,10 @@ class AgentRun(MakesRoom, Talks, Messages):
 
     def _is_long(self, *, by_size: bool = True) -> bool:
         info, history = workflow.info(), self.state.pinned.history
-        return self.state.turn >= self.seal_from and (
+        # Before anything was said there is nothing to seal.
+        if self.state.base.entries == 0 or self.state.turn < self.seal_from:
+            return False
+        return (
             info.is_continue_as_new_suggested()
             or info.get_current_history_length() >= history.events
             or (by_size and info.get_current_history_size() >= history.bytes)

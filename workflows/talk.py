@@ -19,6 +19,7 @@ class Talks:
 
     state: RunState
     turns_here: int
+    summary: asyncio.Task[None] | None
     alarm: asyncio.Task[None] | None = None
     alarm_at: float = 0.0
 
@@ -134,8 +135,10 @@ class Talks:
 
     def _is_overlong(self) -> bool:
         """Whether to continue as new now: signals that are dropped add to history as well."""
+        # A summary that is being written would be waited for, and a message would wait with it.
+        writing = self.summary is not None and not self.summary.done()
         # A state of more bytes than the threshold would otherwise go on for ever.
-        return self._is_long(by_size=self.turns_here > 0)
+        return not writing and self._is_long(by_size=self.turns_here > 0)
 
     def _idle_left(self) -> float | None:
         """Seconds; None where the timer of the run's own time limit comes first."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import secrets
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
@@ -87,8 +89,22 @@ async def _line() -> str:
     if sys.stdin.isatty():
         sys.stderr.write("> ")
         sys.stderr.flush()
-    # In a thread: what follows a run goes on meanwhile.
-    return await asyncio.to_thread(sys.stdin.readline)
+    loop = asyncio.get_running_loop()
+    read: asyncio.Future[str] = loop.create_future()
+
+    def settle(line: str) -> None:
+        if not read.done():
+            read.set_result(line)
+
+    def wait() -> None:
+        line = sys.stdin.readline()
+        # The loop may have ended meanwhile.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, line)
+
+    # A daemon: a line that nobody writes any more does not hold up the end of the program.
+    threading.Thread(target=wait, daemon=True).start()
+    return await read
 
 
 async def _exchange(client: AgentClient, agent: str, run: str, line: str, actor: str) -> None:
