@@ -72,4 +72,5 @@ def hold(name: str, arguments: Mapping[str, Any], now: float, deadline: float) -
     until = now + given["seconds"] if known is sleep else given["time"].timestamp()
     if until > deadline:
         raise ValueError(f"This run ends at {clock(deadline)}: it cannot wait longer than that.")
-    return Held(since=now, until=until)
+    # Not before now: a year that no clock has is none of a run's.
+    return Held(since=now, until=max(until, now))

@@ -246,22 +246,20 @@ class AgentRun(MakesRoom, Talks, Messages):
                 await self._end_calls()
                 if state.outcome is not None:
                     await self._drain()
-            ready = state.startable()
-            for call in ready:
+            for call in state.startable():
                 self._start(call)
-            if any(c.status == "done" for c in ready):
-                # Answered at once: what stands behind it may start.
-                continue
             self._set_alarm()
             if not self.tasks and not any(c.status == "waiting" for c in state.calls):
-                break
+                if all(c.status == "done" for c in state.calls):
+                    break
+                # One was answered at once: what stands behind it may start.
+                continue
             cockpit.show(state)
             if not self.tasks and self._is_long() and self._may_leave():
                 await self._continue_as_new()
             await self._wait(hears=True)
             if self._interrupted() or state.outcome is not None:
                 await self._drain()
-        assert all(c.status == "done" for c in state.calls)
         state.phase = Phase.RESUME
 
     def _start(self, call: Call) -> None:
