@@ -4,7 +4,8 @@
 
 turns    one run of --turns turns with results of 2 kB, in a window of 64,000 tokens. Milliseconds
          are those between two generations in the run's history. The worker's memory is sampled a
-         hundred times, each after a garbage collection (`bench.sampled`).
+         hundred times, each after a garbage collection (`bench.sampled`) and the least of three, a
+         few turns apart: what a single turn needs for itself is no growth. The peak is told, too.
 history  bytes of history against a loop that passes the whole transcript (`bench.baseline`): 80
          turns of 10 kB, the same texts.
 needles  `bench.needles`: early facts, asked for when they have left the view; `needles-bad` has no
@@ -40,6 +41,7 @@ from bench.report import RESULTS, Check, Report, unharmed
 from turnkeeper.client import AgentRunHandle
 from turnkeeper.contract import GENERATE
 
+_READINGS, _READING_SECONDS = 3, 0.3
 _SAMPLES = 100
 _RESULT_BYTES = 2_000
 _EVENTS, _BYTES = 10_240, 10_000_000
@@ -98,13 +100,22 @@ async def _watched(run: AgentRunHandle, worker: SampledWorker, count: int) -> di
     async with asyncio.timeout(60 + count * _TURN_SECONDS):
         while (status := await run.status()).outcome is None:
             if status.turn >= every * (len(found) + 1):
-                found[status.turn] = await worker.memory()
+                found[status.turn] = await _between_turns(worker)
             if (passed := time.monotonic() - began) - told >= _TELL_SECONDS:
                 told = passed
                 last = f", {list(found.values())[-1].own / 1e6:.0f} MB" if found else ""
                 print(f"  turn {status.turn} after {passed:.0f} s{last}", flush=True)
             await asyncio.sleep(0.2)
     return found
+
+
+async def _between_turns(worker: SampledWorker) -> Memory:
+    """What the worker keeps, whatever the turn at hand needs: a summary reads the whole view."""
+    readings = []
+    for _ in range(_READINGS):
+        readings.append(await worker.memory())
+        await asyncio.sleep(_READING_SECONDS)
+    return min(readings, key=lambda m: m.own)
 
 
 def _turns(links: Sequence[Execution]) -> list[Turn]:
@@ -150,6 +161,7 @@ def _memory(report: Report, memory: Mapping[int, Memory], count: int) -> list[Ch
     return [
         Check("samples of memory", len(memory)),
         Check("least memory from a fifth of the run on", round(min(late), 1), unit="MB"),
+        Check("peak", round(max(m.peak for m in memory.values()) / 1e6, 1), unit="MB"),
         Check("most against least", round(max(late) / min(late), 3), most=_bound(1.1, count)),
     ]
 
