@@ -46,6 +46,7 @@ from turnkeeper.contract import (
     ANSWER,
     ATTRIBUTE_TYPES,
     DUPLICATE,
+    ENDED,
     RESOLVE,
     SEND,
     STATUS,
@@ -414,9 +415,9 @@ class AgentClient:
         try:
             answer = await self._ask(id, SEND, body, timeout)
         except InvalidRequest as error:
-            if _is_duplicate(error.__cause__):
-                return "duplicate"
-            raise
+            if (became := _became(error.__cause__)) is None:
+                raise
+            return became
         return answer or await self._leave(id, SEND, body)
 
     async def send_or_start(
@@ -465,9 +466,9 @@ class AgentClient:
         except WorkflowAlreadyStartedError:
             sent = "ended"
         except WorkflowUpdateFailedError as error:
-            if not _is_duplicate(error):
+            if (became := _became(error)) is None:
                 raise _invalid(f"{SEND}: {error.cause}") from error
-            sent = "duplicate"
+            sent = became
         except RPCError as error:
             raise readable(error, id, self.client) from error
         return AgentRunHandle(self, id), sent
@@ -843,9 +844,11 @@ def _message(text: str, message_id: str, interrupt: bool, actor: str | None) -> 
     return body
 
 
-def _is_duplicate(error: BaseException | None) -> bool:
+def _became(error: BaseException | None) -> Literal["duplicate", "ended"] | None:
+    """What became of a refused message, where that is no fault of the caller's."""
     cause = error.cause if isinstance(error, WorkflowUpdateFailedError) else None
-    return isinstance(cause, ApplicationError) and cause.type == DUPLICATE
+    kind = cause.type if isinstance(cause, ApplicationError) else None
+    return "duplicate" if kind == DUPLICATE else "ended" if kind == ENDED else None
 
 
 def _check(model: type[BaseModel], body: Mapping[str, Any]) -> None:

@@ -56,6 +56,8 @@ ANSWER = "answer"
 """Update and signal, body `AnswerRequest`: answer a question of the model."""
 DUPLICATE = "duplicate_message"
 """Type of the failure of an update `send` whose message was accepted before."""
+ENDED = "run_ended"
+"""The same of one that came when the run's outcome was decided."""
 STATUS = "status"
 """Query, answers `RunStatus`."""
 

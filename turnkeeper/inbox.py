@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, Field
 
-from turnkeeper.contract import AnswerRequest, SendRequest
+from turnkeeper.contract import DUPLICATE, ENDED, AnswerRequest, SendRequest
 from turnkeeper.entries import Entry, admit, digest_of
 from turnkeeper.text import json_size, one_line
 
@@ -25,6 +25,14 @@ MAX_SEEN = 1_000
 
 class Duplicate(ValueError):
     """A message of that id was accepted before."""
+
+    kind = DUPLICATE
+
+
+class Ended(ValueError):
+    """The run's outcome is decided: nobody reads the message any more."""
+
+    kind = ENDED
 
 
 class Queued(BaseModel):

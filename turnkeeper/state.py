@@ -33,7 +33,7 @@ from turnkeeper.entries import (
     message,
     result,
 )
-from turnkeeper.inbox import MAX_UNREAD_BYTES, Inbox
+from turnkeeper.inbox import MAX_UNREAD_BYTES, Ended, Inbox
 from turnkeeper.parse import CUT_CALL, Parsed, ProposedCall
 from turnkeeper.spec import (
     DEFAULT_WINDOW,
@@ -479,10 +479,14 @@ class RunState(BaseModel):
     # --- messages -------------------------------------------------------------------------------
 
     def not_sendable(self, said: SendRequest) -> str | None:
-        """Why a message cannot be taken; None if it can."""
+        """Why a message cannot be taken; None if it can.
+
+        Raises:
+            Ended, Duplicate: it never can.
+        """
         # One that has just completed goes on with it.
         if self.outcome not in (None, "completed"):
-            return f"the run has ended: {self.outcome}"
+            raise Ended(f"the run has ended: {self.outcome}")
         # As many bytes as the window has tokens: nobody ends a run by a message that does not fit.
         bounded = self.spec is not None and self.shortens is not None
         most = min(MAX_UNREAD_BYTES, self.window) if bounded else MAX_UNREAD_BYTES

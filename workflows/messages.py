@@ -19,7 +19,6 @@ from turnkeeper.contract import (
     SendRequest,
     StopRequest,
 )
-from turnkeeper.inbox import Duplicate
 from turnkeeper.render import waiting_for
 from turnkeeper.state import RunState
 from turnkeeper.text import arguments_line, one_line
@@ -73,7 +72,7 @@ def _accepts(
         try:
             read(self, args)
         except ValueError as error:
-            kind = contract.DUPLICATE if isinstance(error, Duplicate) else "invalid_request"
+            kind = getattr(error, "kind", "invalid_request")
             raise ApplicationError(str(error), type=kind, non_retryable=True) from None
 
     # Works also while no worker is up; what an update would have refused is dropped.

@@ -43,6 +43,7 @@ async def test_a_line_is_a_message(rig: RigFactory, server: EmbeddedServer, tmp_
         assert await chat(r, server, tmp_path, run, "once more\n") == ["re: once more"]
         assert len(await read(r, AgentRunHandle(r.agents, run))) == 3
         await r.agents.stop(run)
+        await r.agents.result(run, check=False)
         ended = await Shell(server, tmp_path).starter("chat", "tester", "--id", run, stdin="x\n")
         assert ended.returncode == 2
         assert "has ended: choose another --id" in ended.stderr
