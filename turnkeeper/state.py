@@ -546,7 +546,7 @@ class RunState(BaseModel):
     def awaited(self) -> list[Awaited]:
         """What it waits for, other than whether calls took effect."""
         idle = self.inbox.idle_since
-        if self.outcome is not None:
+        if self.outcome is not None or self.spec is None:
             return []
         if idle is not None:
             return [next_message(self.turn, idle, self.idle_until)]

@@ -52,8 +52,12 @@ def _served_by_the_run(made: Tool, awaits: Literal["answer", "time"]) -> Tool:
 
 
 _ALL = {
-    made.name: _served_by_the_run(made, awaits)
-    for made, awaits in ((ask_person, "answer"), (sleep, "time"), (wait_until, "time"))
+    made.name: made
+    for made in (
+        _served_by_the_run(ask_person, "answer"),
+        _served_by_the_run(sleep, "time"),
+        _served_by_the_run(wait_until, "time"),
+    )
 }
 
 
