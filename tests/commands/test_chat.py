@@ -71,7 +71,7 @@ async def test_send_and_answer(rig: RigFactory, server: EmbeddedServer, tmp_path
         await asks(run)
 
         async def listed() -> str:
-            found = await shell.starter("list", "--where", f"WorkflowId = '{run.id}'")
+            found = await shell.starter("list", f"WorkflowId = '{run.id}'")
             return found.stdout if "waiting for" in found.stdout else ""
 
         assert 'an answer to "Which one?"' in await until(listed)
