@@ -321,6 +321,6 @@ async def test_a_wrong_start_is_told(rig: RigFactory) -> None:
         with pytest.raises(UnknownAgent, match="1 message was not read"):
             await run.reply("m1", timeout=30)
         for wrong in ({"id": "with space"}, {"text": " "}, {"message_id": ""}):
-            asked = {"text": "hi", "id": "wrong-2", "message_id": "m1", **wrong}
+            asked: dict[str, Any] = {"text": "hi", "id": "wrong-2", "message_id": "m1", **wrong}
             with pytest.raises(InvalidRequest):
                 await r.agents.send_or_start("tester", asked.pop("text"), **asked)
