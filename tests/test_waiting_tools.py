@@ -16,6 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 from tests.rig import Rig, RigFactory, open_rig, until
 from tests.talking import echo
 from tests.test_continue_as_new import PATIENT, page
+from tests.test_conversations_open import attribute
 from tests.test_unknown_outcomes import send
 from turnkeeper import Limits, ask_person, sleep, tool, wait_until
 from turnkeeper.client import AgentRunHandle
@@ -73,6 +74,11 @@ async def test_a_question_is_answered(rig: RigFactory, way: str) -> None:
         assert (result.answer, result.calls, result.errors) == ("the blue one", 1, 0)
         entry = (await r.transcript()).entries[2]
         assert entry.value["actor"] == "ann"
+        steps = [(s.phase, s.text) async for s in run.follow()]
+        assert [text for phase, text in steps if phase == "WAITING"] == [
+            f"for {status.waiting_for}"
+        ]
+        assert not any("not run" in text for _, text in steps)
         assert await r.task_failures() == 0
 
 
@@ -203,6 +209,7 @@ async def test_a_stop_ends_the_wait(rig: RigFactory) -> None:
         await run.stop("enough")
         result = await run.result(check=False)
         assert (result.outcome, result.unknown, result.errors) == ("stopped", [], 0)
+        assert await attribute(r, run, "TurnkeeperUnknown") is None
         with pytest.raises(InvalidRequest):
             await run.answer("c1", "")
         assert await run.answer("c1", "late") == "ended"
