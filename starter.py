@@ -108,6 +108,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_why(commands)
     _add_approvals(commands)
     _add_unknown(commands)
+    _add_send(commands)
+    _add_answer(commands)
+    _add_chat(commands)
     _add_stop(commands)
     _add_export(commands)
     _add_pause(commands)
@@ -215,6 +218,38 @@ def _add_unknown(commands: Any) -> None:
         "--count", type=_positive, metavar="N", help="runs to look at (default 1000)"
     )
     _add_json(parser)
+
+
+def _add_send(commands: Any) -> None:
+    parser = _add(commands, "send", "talk:send", "Say something to the model of an open run.")
+    parser.add_argument("run", metavar="RUN", help="the run's id")
+    parser.add_argument("text", metavar="TEXT", help="what the model reads after this turn")
+    parser.add_argument("--interrupt", action="store_true", help="cancel what is under way for it")
+    parser.add_argument("--wait", action="store_true", help="print the model's answer")
+    parser.add_argument(
+        "--message-id", metavar="ID", help="your name of it: sent again, it is not read twice"
+    )
+    parser.add_argument("--actor", metavar="NAME", help="who says it (default: you)")
+    _add_json(parser)
+
+
+def _add_answer(commands: Any) -> None:
+    parser = _add(commands, "answer", "talk:answer", "Answer a question that a run has asked.")
+    parser.add_argument("run", metavar="RUN", help="the run's id")
+    parser.add_argument("call", metavar="CALL", help="the id of the call that asks")
+    parser.add_argument("text", metavar="TEXT", help="what the model reads")
+    parser.add_argument("--actor", metavar="NAME", help="who answers (default: you)")
+    _add_json(parser)
+
+
+def _add_chat(commands: Any) -> None:
+    parser = _add(commands, "chat", "talk:chat", "Talk with an agent: each line is a message.")
+    parser.add_argument("agent", metavar="AGENT", help="the agent's name")
+    parser.add_argument("--id", help="of the conversation; one that is open is gone on with")
+    parser.add_argument("--actor", metavar="NAME", help="who talks (default: you)")
+    parser.add_argument(
+        "--task-queue", metavar="NAME", help="of the workers (also TURNKEEPER_TASK_QUEUE)"
+    )
 
 
 def _add_approvals(commands: Any) -> None:

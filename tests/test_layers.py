@@ -16,6 +16,7 @@ OURS = {"activities", "examples", "starter", "turnkeeper", "worker", "workflows"
 
 # The modules of `turnkeeper` that do I/O; all others are replayed or could be.
 DOES_IO = {
+    "answers",
     "artifacts",
     "client",
     "connection",

@@ -312,6 +312,8 @@ def test_each_end_has_an_exit_code() -> None:
         ["unknown"],
         ["unknown", "x", "c1", "--landed"],
         ["stop", "x"],
+        ["send", "x", "hello"],
+        ["answer", "x", "c1", "yes"],
     ],
     ids=lambda c: c[0],
 )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from turnkeeper.probe import Landed, NotLanded, Unknown
     from turnkeeper.spec import ApprovalPolicy, ContextPolicy, HistoryPolicy, Limits, ModelSpec
     from turnkeeper.tools import Tool, ToolContext, tool
+    from turnkeeper.waiting_tools import ask_person, sleep, wait_until
 
 _HOME = {
     "Agent": "agent",
@@ -40,7 +41,10 @@ _HOME = {
     "ToolContext": "tools",
     "ToolFailed": "errors",
     "Unknown": "probe",
+    "ask_person": "waiting_tools",
+    "sleep": "waiting_tools",
     "tool": "tools",
+    "wait_until": "waiting_tools",
 }
 
 __all__ = [
@@ -64,7 +68,10 @@ __all__ = [
     "ToolContext",
     "ToolFailed",
     "Unknown",
+    "ask_person",
+    "sleep",
     "tool",
+    "wait_until",
 ]
 
 

@@ -39,20 +39,26 @@ from temporalio.exceptions import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.answers import answer_to
 from turnkeeper.artifacts import ArtifactStore, open_store
 from turnkeeper.connection import DEFAULT_ADDRESS, connect, own_settings, readable
 from turnkeeper.contract import (
+    ANSWER,
     APPROVE,
     ATTRIBUTE_TYPES,
     DENY,
+    DUPLICATE,
+    ENDED,
     PAUSE,
     RAISE_LIMITS,
     RESOLVE,
     RESUME,
+    SEND,
     STATUS,
     STOP,
     TASK_QUEUE,
     WORKFLOW,
+    AnswerRequest,
     ApproveRequest,
     DenyRequest,
     ForkRequest,
@@ -63,6 +69,7 @@ from turnkeeper.contract import (
     RunRequest,
     RunResult,
     RunStatus,
+    SendRequest,
     StopRequest,
     read_public,
 )
@@ -71,13 +78,14 @@ from turnkeeper.errors import EffectsRepeated, InvalidRequest, StateLost, error_
 from turnkeeper.export import RunExport, export_run, write_export
 from turnkeeper.follow import Step, follow
 from turnkeeper.history import HistoryReader, Transcript, read_transcript
-from turnkeeper.messages import ask, leave
+from turnkeeper.messages import ask, ask_or_start, leave, leave_or_start
 from turnkeeper.outside import (
     PendingApproval,
     RunSummary,
     UnknownOutcome,
     agent_of,
     approvals_of,
+    awaited_of,
     earlier_request,
     has_attribute,
     outcomes_of,
@@ -94,7 +102,7 @@ from turnkeeper.retry import find_turn, repeated_text, reset
 from turnkeeper.source import forkable, request_of
 from turnkeeper.spec import Limits
 from turnkeeper.text import one_line
-from turnkeeper.waiting import KINDS, PERSON
+from turnkeeper.waiting import KINDS, PERSON, TIME
 
 __all__ = [
     "DEFAULT_ADDRESS",
@@ -125,6 +133,8 @@ Resumed = Literal["resuming", "running", "queued", "ended"]
 Widened = Literal["raised", "queued", "ended"]
 Resolved = Literal["resolved", "queued", "ended"]
 Decided = Literal["decided", "queued", "ended"]
+Answered = Literal["answered", "queued", "ended"]
+Sent = Literal["accepted", "duplicate", "queued", "ended"]
 
 
 class AgentClient:
@@ -175,9 +185,10 @@ class AgentClient:
     async def start(
         self,
         agent: str,
-        prompt: str,
+        prompt: str = "",
         *,
         id: str | None = None,  # noqa: A002 - Temporal's word for it
+        keep_open: bool = False,
         limits: Mapping[str, Any] | None = None,
         request_key: str | None = None,
         metadata: Mapping[str, str] | None = None,
@@ -187,9 +198,11 @@ class AgentClient:
 
         Args:
             agent: the agent's name.
-            prompt: the task.
+            prompt: the task. With `keep_open` it may be left out: the run waits for a message.
             id: the run's id; the same request with the same id again gives the run that exists,
                 whether it is open or closed (`handle.existed`), so a start may safely be repeated.
+            keep_open: after its answer the run waits for the next message (`send`), for
+                `Limits.idle_seconds`; then it is complete.
             limits: fields of `Limits` that replace the agent's own.
             request_key: the caller's name of this piece of work, for idempotency keys.
             metadata: strings for tools and operators.
@@ -202,7 +215,7 @@ class AgentClient:
             ConnectionError: the server cannot be reached.
         """
         _not_in_a_workflow()
-        request = _request(agent, prompt, limits, request_key, metadata)
+        request = _request(agent, prompt, limits, request_key, metadata, keep_open=keep_open)
         return await self._begin(request, id, task_timeout)
 
     async def fork(
@@ -314,12 +327,7 @@ class AgentClient:
         id: str | None,  # noqa: A002 - Temporal's word for it
         task_timeout: float | None,
     ) -> AgentRunHandle:
-        chosen = id if id is not None else f"{request.agent}-{secrets.token_hex(4)}"
-        if not RUN_ID.fullmatch(chosen):
-            raise _invalid(
-                f"id: {one_line(chosen, 80)!r}: use 1 to 200 letters, digits and _ . : / @ + = -, "
-                "beginning with a letter or digit"
-            )
+        chosen = _checked_id(id if id is not None else f"{request.agent}-{secrets.token_hex(4)}")
         try:
             started = await self.client.start_workflow(
                 WORKFLOW,
@@ -328,7 +336,7 @@ class AgentClient:
                 task_queue=self.task_queue,
                 # Also for closed runs: a repeated start never runs an agent a second time.
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                static_summary=one_line(request.prompt, _SUMMARY_CHARACTERS),
+                static_summary=one_line(request.prompt or "conversation", _SUMMARY_CHARACTERS),
                 task_timeout=timedelta(seconds=task_timeout) if task_timeout else None,
             )
         except WorkflowAlreadyStartedError:
@@ -651,6 +659,166 @@ class AgentClient:
                 for one in asked:
                     yield PendingApproval(execution.id, execution.run_id, agent, one)
 
+    async def answer(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        call_id: str,
+        text: str,
+        *,
+        actor: str | None = None,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> Answered:
+        """Answer a question that the model has asked with `ask_person`; `status` has it.
+
+        Returns:
+            `answered`: the run goes on. `queued`: no worker answered within `timeout` seconds; the
+            server delivers it to the next one, which drops it, with a line in its log, if no such
+            call waits. `ended`: the run was over.
+
+        Raises:
+            InvalidRequest: no such call waits, or the body is malformed.
+            LookupError: there is no such run.
+        """
+        body = {"call_id": call_id, "text": text} | ({"actor": actor} if actor else {})
+        _check(AnswerRequest, body)
+        answer = await self._ask(id, ANSWER, body, timeout)
+        if answer is not None:
+            return "answered" if answer == "accepted" else answer
+        return await self._leave(id, ANSWER, body)
+
+    async def send(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        text: str,
+        *,
+        message_id: str,
+        interrupt: bool = False,
+        actor: str | None = None,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> Sent:
+        """Say something to the model of an open run; `reply` awaits its answer.
+
+        Args:
+            id: the run's id.
+            text: what the model reads, after the turn that is under way.
+            message_id: your own name of this message. Sent again under the same one, as after a
+                lost answer, it is not taken twice; a run remembers the last 1,000.
+            interrupt: what is under way is cancelled, and the model reads the message at once.
+            actor: who says it: recorded, not shown to the model.
+            timeout: seconds that a worker has to answer.
+
+        Returns:
+            `accepted`: the model will read it, or the run's result says that it was not read.
+            `duplicate`: it was accepted before. `queued`: no worker answered within `timeout`
+            seconds; the server delivers it to the next one, which drops what it would have refused,
+            with a line in its log. `ended`: the run was over.
+
+        Raises:
+            InvalidRequest: the body is malformed, or too much waits to be read already.
+            LookupError: there is no such run.
+        """
+        body = _message(text, message_id, interrupt, actor)
+        try:
+            answer = await self._ask(id, SEND, body, timeout)
+        except InvalidRequest as error:
+            if (became := _became(error.__cause__)) is None:
+                raise
+            return became
+        return answer or await self._leave(id, SEND, body)
+
+    async def send_or_start(
+        self,
+        agent: str,
+        text: str,
+        *,
+        id: str,  # noqa: A002 - Temporal's word for it
+        message_id: str,
+        limits: Mapping[str, Any] | None = None,
+        request_key: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        interrupt: bool = False,
+        actor: str | None = None,
+        anew: bool = False,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> tuple[AgentRunHandle, Sent]:
+        """As `send`, in one step with the start of the conversation, if there is none of that id.
+
+        It is started without a prompt and kept open: the message is the first thing said. One that
+        is open already goes on as it was started. One that has ended stays so (`ended`), unless
+        `anew`: then another begins under its id, which knows nothing of it.
+
+        Raises:
+            InvalidRequest: the request or the body is malformed, or too much waits to be read.
+            ConnectionError: the server cannot be reached.
+        """
+        _not_in_a_workflow()
+        request = _request(agent, "", limits, request_key, metadata, keep_open=True)
+        body = _message(text, message_id, interrupt, actor)
+        run = {
+            "workflow": WORKFLOW,
+            "arg": request,
+            "id": _checked_id(id),
+            "task_queue": self.task_queue,
+            "id_reuse_policy": WorkflowIDReusePolicy.ALLOW_DUPLICATE
+            if anew
+            else WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            "static_summary": one_line(text, _SUMMARY_CHARACTERS),
+        }
+        sent: Sent = "accepted"
+        try:
+            if not await ask_or_start(self.client, run, SEND, body, timeout):
+                await leave_or_start(self.client, run, SEND, body)
+                sent = "queued"
+        except WorkflowAlreadyStartedError:
+            sent = "ended"
+        except WorkflowUpdateFailedError as error:
+            if (became := _became(error)) is None:
+                raise _invalid(f"{SEND}: {error.cause}") from error
+            sent = became
+        except RPCError as error:
+            raise readable(error, id, self.client) from error
+        return AgentRunHandle(self, id), sent
+
+    async def reply(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        message_id: str,
+        *,
+        timeout: float | None = None,
+    ) -> str:
+        """Await the model's answer to a message: the text with which it ended the turn in which it
+        read it. Messages that it read together have the same one. Needs no worker of its own.
+
+        Raises:
+            RunError: the run ended before; the subclass for its outcome.
+            LookupError: there is no such run, or it completed and has read no such message.
+            TimeoutError: there is no answer after `timeout` seconds.
+        """
+        _not_in_a_workflow()
+        try:
+            async with asyncio.timeout(timeout):
+                answer = await answer_to(self.client, id, message_id)
+        except RPCError as error:
+            raise readable(error, id, self.client) from error
+        if answer is None:
+            await self.result(id)
+            raise LookupError(f"run {id} has ended, and has read no message {message_id!r}")
+        return answer
+
+    async def chat(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        text: str,
+        *,
+        message_id: str | None = None,
+        actor: str | None = None,
+        timeout: float | None = None,
+    ) -> str:
+        """Send a message and await its answer; see `send` and `reply`, whose errors it raises."""
+        named = message_id or secrets.token_hex(8)
+        await self.send(id, text, message_id=named, actor=actor)
+        return await self.reply(id, named, timeout=timeout)
+
     async def why(
         self,
         id: str,  # noqa: A002 - Temporal's word for it
@@ -847,7 +1015,8 @@ class AgentClient:
             if (looked_at := looked_at + 1) > _LOOKED_AT:
                 raise ValueError(f"more than {_LOOKED_AT:,} runs may wait: narrow the query down")
             awaited = await waits_of(execution)
-            if waiting_for in awaited or (waiting_for == PERSON and awaited):
+            people = [kind for kind in awaited if kind != TIME]
+            if waiting_for in awaited or (waiting_for == PERSON and people):
                 yield execution
                 if (found := found + 1) == limit:
                     return
@@ -897,6 +1066,7 @@ class AgentClient:
             asked=await approvals_of(described),
             waits=await waits_of(described),
             paused=await paused_of(described),
+            awaited=await awaited_of(described),
         )
 
     def _unanswered(self, error: RPCError) -> Exception:
@@ -1109,6 +1279,26 @@ class AgentRunHandle:
             self.id, call_id, landed=landed, result=result, actor=actor
         )
 
+    async def answer(self, call_id: str, text: str, *, actor: str | None = None) -> Answered:
+        """See `AgentClient.answer`."""
+        return await self.client.answer(self.id, call_id, text, actor=actor)
+
+    async def send(
+        self, text: str, *, message_id: str, interrupt: bool = False, actor: str | None = None
+    ) -> Sent:
+        """See `AgentClient.send`."""
+        return await self.client.send(
+            self.id, text, message_id=message_id, interrupt=interrupt, actor=actor
+        )
+
+    async def reply(self, message_id: str, *, timeout: float | None = None) -> str:
+        """See `AgentClient.reply`."""
+        return await self.client.reply(self.id, message_id, timeout=timeout)
+
+    async def chat(self, text: str, *, timeout: float | None = None) -> str:
+        """See `AgentClient.chat`."""
+        return await self.client.chat(self.id, text, timeout=timeout)
+
 
 def _signed(body: dict[str, Any], actor: str | None, proof: str | None = None) -> dict[str, Any]:
     return body | ({"actor": actor} if actor else {}) | ({"proof": proof} if proof else {})
@@ -1116,6 +1306,29 @@ def _signed(body: dict[str, Any], actor: str | None, proof: str | None = None) -
 
 def _all_of(*conditions: str) -> str:
     return " AND ".join([_OURS, *(f"({c})" for c in conditions if c)])
+
+
+def _checked_id(run: str) -> str:
+    if not RUN_ID.fullmatch(run):
+        raise _invalid(
+            f"id: {one_line(run, 80)!r}: use 1 to 200 letters, digits and _ . : / @ + = -, "
+            "beginning with a letter or digit"
+        )
+    return run
+
+
+def _message(text: str, message_id: str, interrupt: bool, actor: str | None) -> dict[str, Any]:
+    body = {"message_id": message_id, "text": text, "interrupt": interrupt}
+    body |= {"actor": actor} if actor else {}
+    _check(SendRequest, body)
+    return body
+
+
+def _became(error: BaseException | None) -> Literal["duplicate", "ended"] | None:
+    """What became of a refused message, where that is no fault of the caller's."""
+    cause = error.cause if isinstance(error, WorkflowUpdateFailedError) else None
+    kind = cause.type if isinstance(cause, ApplicationError) else None
+    return "duplicate" if kind == DUPLICATE else "ended" if kind == ENDED else None
 
 
 def _check(model: type[BaseModel], body: Mapping[str, Any]) -> None:
@@ -1133,8 +1346,9 @@ def _request(
     metadata: Mapping[str, str] | None,
     *,
     fork: ForkRequest | None = None,
+    keep_open: bool = False,
 ) -> RunRequest:
-    body: dict[str, Any] = {"agent": agent, "prompt": prompt}
+    body: dict[str, Any] = {"agent": agent, "prompt": prompt, "keep_open": keep_open}
     body |= {"limits": dict(limits)} if limits else {}
     body |= {"request_key": request_key} if request_key is not None else {}
     body |= {"metadata": dict(metadata)} if metadata else {}

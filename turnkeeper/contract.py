@@ -72,6 +72,14 @@ RESUME = "resume"
 """Update and signal, body `ResumeRequest`: go on."""
 RAISE_LIMITS = "raise_limits"
 """Update and signal, body `RaiseLimitsRequest`: widen bounds of a run that has not reached them."""
+SEND = "send"
+"""Update and signal, body `SendRequest`: say something to the model."""
+ANSWER = "answer"
+"""Update and signal, body `AnswerRequest`: answer a question of the model."""
+DUPLICATE = "duplicate_message"
+"""Type of the failure of an update `send` whose message was accepted before."""
+ENDED = "run_ended"
+"""The same of one that came when the run's outcome was decided."""
 STATUS = "status"
 """Query, answers `RunStatus`."""
 
@@ -121,7 +129,10 @@ class RunRequest(Strict):
     """The input of a run."""
 
     agent: Annotated[str, Field(min_length=1, max_length=64)]
-    prompt: Annotated[str, Field(min_length=1, max_length=200_000)]
+    keep_open: Annotated[bool, Field(strict=True)] = False
+    """Whether the run waits for the next message after its answer: a conversation."""
+    prompt: Annotated[str, Field(max_length=200_000, validate_default=True)] = ""
+    """The task. Only a run that is kept open may do without: it begins with the first message."""
     limits: dict[str, Any] = Field(default_factory=dict)
     """Fields of `Limits` that replace the agent's own."""
     request_key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
@@ -133,9 +144,9 @@ class RunRequest(Strict):
 
     @field_validator("prompt")
     @classmethod
-    def _says_something(cls, value: str) -> str:
-        if not value.strip():
-            raise ValueError("is blank")
+    def _says_something(cls, value: str, info: ValidationInfo) -> str:
+        if not value.strip() and not (info.data.get("keep_open") and not value):
+            raise ValueError("is blank" if value else "is empty")
         return value
 
     @field_validator("limits")
@@ -232,6 +243,36 @@ class DenyRequest(Strict):
     actor: Annotated[str, Field(max_length=200)] | None = None
     proof: Annotated[str, Field(max_length=4_000)] | None = None
     """As in `ApproveRequest`."""
+
+
+class SendRequest(Strict):
+    """The body of `send`."""
+
+    message_id: Annotated[str, Field(min_length=1, max_length=200)]
+    """The sender's own name of the message: of two with the same one the second is refused."""
+    text: Annotated[str, Field(max_length=200_000)]
+    interrupt: Annotated[bool, Field(strict=True)] = False
+    """Whether what is under way is cancelled for it; else it is read after the turn."""
+    actor: Annotated[str, Field(max_length=200)] | None = None
+    """Who says it; recorded beside the text, and not shown to the model."""
+
+    @field_validator("text")
+    @classmethod
+    def _says_something(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("is blank" if value else "is empty")
+        return value
+
+
+class AnswerRequest(Strict):
+    """The body of `answer`."""
+
+    call_id: Annotated[str, Field(min_length=1, max_length=300)]
+    """Of a call that has asked a person and waits."""
+    text: Annotated[str, Field(min_length=1, max_length=20_000)]
+    """What the model reads."""
+    actor: Annotated[str, Field(max_length=200)] | None = None
+    """Who answers; recorded beside the text, and not shown to the model."""
 
 
 def read_public(model: type[_Model], value: Any) -> _Model:
@@ -385,6 +426,24 @@ class VerifyOutput(_Inner):
     actor: str
 
 
+class Awaited(_Inner):
+    """What an open run waits for: somebody's words, or a time."""
+
+    kind: Literal["message", "answer", "time"]
+    call_id: str = ""
+    """Of the call that waits, if one does."""
+    question: str = ""
+    """What is asked: one line, cut."""
+    since: float = 0
+    """Workflow time, seconds since 1970."""
+    until: float | None = None
+    """When the wait is over, whatever happens."""
+    update: str = ""
+    """The update that ends it."""
+    body: str = ""
+    """Of the update: JSON, to be pasted."""
+
+
 class RunResult(_Inner):
     """How a run ended. The workflow's result, or the details of its failure."""
 
@@ -403,6 +462,8 @@ class RunResult(_Inner):
     """The part of all input tokens that was read from the provider's prompt cache, 0 to 1."""
     seconds: float = 0
     transcript: Position = Field(default_factory=Position)
+    unread: int = 0
+    """Messages that were accepted and that the model has not read."""
     epochs: int = 1
     """Views that the run had: each but the first began when the one before had grown too long."""
     unknown: list[UnknownCall] = Field(default_factory=list)
@@ -456,6 +517,9 @@ class RunStatus(_Inner):
     limits: Limits = Limits()
     context: ContextStatus | None = None
     outcome: str | None = None
+    unread: int = 0
+    """As in `RunResult`."""
+    awaited: list[Awaited] = Field(default_factory=list)
     unknown: list[UnknownCall] = Field(default_factory=list)
     """As in `RunResult`."""
     approvals: list[ApprovalAsked] = Field(default_factory=list)
@@ -721,6 +785,8 @@ def schemas() -> dict[str, Any]:
         PauseRequest,
         ResumeRequest,
         RaiseLimitsRequest,
+        SendRequest,
+        AnswerRequest,
         Limits,
     )
     return {m.__name__: m.model_json_schema() for m in public}

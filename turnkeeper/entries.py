@@ -32,11 +32,12 @@ Kind = Literal["message", "reply", "result"]
 class Entry(BaseModel):
     """One thing said.
 
-    `message`: a person's or the runtime's text, value `{"text": str}`.
+    `message`: a person's or the runtime's text, value `{"text": str}`, of one that was sent to the
+    run with its `"id"`, and its `"actor"` where one was named.
     `reply`: the model's, in the provider's own JSON (`dialect` names it), value
     `{"role": "assistant", "content": [...]}`.
     `result`: a tool's, value `{"call_id": str, "tool": str, "text": str, "error"?: true,
-    "images"?: [ImageRef as JSON]}`.
+    "images"?: [ImageRef as JSON], "actor"?: str}`; `actor` is the person who answered.
     """
 
     model_config = ConfigDict(frozen=True)

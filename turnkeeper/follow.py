@@ -35,6 +35,7 @@ from turnkeeper.contract import (
     STOP,
     SUMMARISE,
     ApprovalAsked,
+    Awaited,
     Epoch,
     ExecuteInput,
     ExecuteOutput,
@@ -50,9 +51,11 @@ from turnkeeper.contract import (
     Usage,
 )
 from turnkeeper.entries import Entry
+from turnkeeper.inbox import message_id
 from turnkeeper.render import (
     approval_awaited,
     approval_text,
+    awaited_words,
     person_awaited,
     resume_awaited,
     unknown_text,
@@ -61,6 +64,7 @@ from turnkeeper.render import (
 from turnkeeper.text import arguments_line, one_line
 
 __all__ = ["Step", "follow", "follow_events"]
+__all__ = ["Step", "events_of", "follow"]
 
 _SAID = 300
 """Characters of what was said or returned."""
@@ -136,7 +140,7 @@ async def follow_events(
     narrator = _Narrator(client.data_converter)
     while todo:
         run_id, next_run = todo.pop(0), ""
-        async for event in _events(client, workflow_id, run_id):
+        async for event in events_of(client, workflow_id, run_id):
             yield event, await narrator.take(event)
             continued = event.workflow_execution_continued_as_new_event_attributes
             next_run = continued.new_execution_run_id or next_run
@@ -160,8 +164,12 @@ async def _executions(client: Client, workflow_id: str, run_id: str) -> list[str
     return found
 
 
-async def _events(client: Client, workflow_id: str, run_id: str) -> AsyncIterator[HistoryEvent]:
-    """The events of one execution, each once, until it closes."""
+async def events_of(client: Client, workflow_id: str, run_id: str) -> AsyncIterator[HistoryEvent]:
+    """The events of one execution, each once, until it closes.
+
+    Raises:
+        RPCError: there is no such execution, or the server is away for more than a minute.
+    """
     handle = client.get_workflow_handle(workflow_id, run_id=run_id)
     loop = asyncio.get_running_loop()
     seen, lost_since = 0, None
@@ -190,6 +198,10 @@ class _Begun:
     turn: int
     attempt: int = 1
     mutates: bool = False
+
+
+class _Awaited(RootModel[list[Awaited]]):
+    """As a run publishes it in its memo."""
 
 
 class _UnknownCalls(RootModel[list[UnknownCall]]):
@@ -287,8 +299,10 @@ class _Narrator:
         results = [e.value for e in new if e.kind == "result" and isinstance(e.value, dict)]
         unrun = [_unrun(self._turn, r) for r in results if r.get("call_id") not in self._ran]
         self._ran.clear()
-        appended = f"{_count(len(results), 'result', 'results')} appended, "
-        told = f"{appended if results else ''}{usage_text(self._usage)} so far"
+        said = sum(message_id(e) is not None for e in new)
+        appended = f"{_count(len(results), 'result', 'results')} appended, " if results else ""
+        appended += f"{_count(said, 'message', 'messages')} read, " if said else ""
+        told = f"{appended}{usage_text(self._usage)} so far"
         return [*unrun, ("RESUME", self._turn, told)]
 
     async def _completed(self, event: HistoryEvent) -> _Told:
@@ -373,6 +387,7 @@ class _Narrator:
         memo = event.workflow_properties_modified_event_attributes.upserted_memo.fields
         told: _Told = [await self._held(memo["paused"])] if "paused" in memo else []
         told += await self._asked(memo["approvals"]) if "approvals" in memo else []
+        told += await self._waits(memo["awaited"]) if "awaited" in memo else []
         return [*told, *(await self._unsure(memo["unknown"]) if "unknown" in memo else [])]
 
     async def _asked(self, published: Payload) -> _Told:
@@ -387,6 +402,12 @@ class _Narrator:
                 self._waiting.remove(asked.id)
                 told.append(("EXECUTE", asked.turn, f"-> {approval_text(asked)}"))
         return told
+
+    async def _waits(self, published: Payload) -> _Told:
+        awaited = (await self._read([published], _Awaited)).root
+        # The run itself serves them: there is no activity.
+        self._ran.update(a.call_id for a in awaited)
+        return [("WAITING", self._turn, f"for {awaited_words(awaited)}")] if awaited else []
 
     async def _unsure(self, published: Payload) -> _Told:
         told: _Told = []

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from temporalio.client import WorkflowHandle, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.client import (
+    Client,
+    WithStartWorkflowOperation,
+    WorkflowHandle,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-__all__ = ["ask", "leave"]
+__all__ = ["ask", "ask_or_start", "leave", "leave_or_start"]
 
 
 async def ask(
@@ -22,9 +28,49 @@ async def ask(
     Raises:
         WorkflowUpdateFailedError: the run refuses it, or has just ended.
     """
+    return await _answered(handle.execute_update(name, dict(body)), timeout)
+
+
+async def ask_or_start(
+    client: Client, run: Mapping[str, Any], name: str, body: Mapping[str, Any], timeout: float
+) -> dict[str, str] | None:
+    """As `ask`, and the run is started if it is not there; `run` as for `start_workflow`.
+
+    Raises:
+        WorkflowUpdateFailedError: the run refuses it.
+        WorkflowAlreadyStartedError: a run of that id has ended.
+    """
+    started: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+        **run, id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING
+    )
+    asked = client.execute_update_with_start_workflow(
+        name, dict(body), start_workflow_operation=started
+    )
+    return await _answered(asked, timeout)
+
+
+async def leave_or_start(
+    client: Client, run: Mapping[str, Any], name: str, body: Mapping[str, Any]
+) -> None:
+    """As `leave`, and the run is started if it is not there; `run` as for `start_workflow`.
+
+    Raises:
+        WorkflowAlreadyStartedError: a run of that id has ended.
+        RPCError: the server cannot be reached.
+    """
+    await client.start_workflow(
+        **run,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        start_signal=name,
+        start_signal_args=[dict(body)],
+    )
+
+
+async def _answered(update: Awaitable[Any], timeout: float) -> dict[str, str] | None:
+    """Await an update; None if no worker answers within `timeout` seconds."""
     try:
         async with asyncio.timeout(timeout):
-            answer: dict[str, str] = await handle.execute_update(name, dict(body))
+            answer: dict[str, str] = await update
     except (TimeoutError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
         # The SDK turns a cancellation of this task into that last error, too.
         if (task := asyncio.current_task()) is not None and task.cancelling():

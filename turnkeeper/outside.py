@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,6 +34,7 @@ from turnkeeper.contract import (
     SHORTEN,
     SUMMARISE,
     ApprovalAsked,
+    Awaited,
     CallStatus,
     Paused,
     PauseRequest,
@@ -57,6 +59,7 @@ __all__ = [
     "approvals_of",
     "attempt_words",
     "attribute",
+    "awaited_of",
     "earlier_request",
     "has_attribute",
     "outcomes_of",
@@ -173,11 +176,11 @@ def status_by_history(
     asked: list[ApprovalAsked],
     waits: Mapping[str, str],
     paused: Paused | None,
+    awaited: list[Awaited],
 ) -> RunStatus:
     """The status of an open run whose worker does not answer; `waits` are those of `waits_of`."""
     pending = described.raw_description.pending_activities
     waiting = [c for c in unknown if c.status == "waiting"]
-    awaited = "; ".join(waits.values())
     calls = [
         CallStatus(
             call_id=t.input.call_id,
@@ -204,8 +207,11 @@ def status_by_history(
         phase=phase,
         # The reply of the turn that generates is not in the transcript yet.
         turn=replies + 1 if phase is Phase.GENERATE else replies,
-        waiting_for=(f"{awaited}; no worker answers" if awaited else "a worker: none answers"),
+        waiting_for="; ".join([*waits.values(), "no worker answers"])
+        if waits
+        else "a worker: none answers",
         calls=calls,
+        awaited=awaited,
         unknown=unknown,
         approvals=asked,
         paused=PauseRequest(reason=paused.reason, actor=paused.actor) if paused else None,
@@ -379,6 +385,19 @@ async def paused_of(execution: WorkflowExecution) -> Paused | None:
     except ValidationError:
         # Of a release, or a program, with another idea of it.
         return None
+
+
+async def awaited_of(execution: WorkflowExecution) -> list[Awaited]:
+    """What an open run published that it waits for, other than whether calls took effect."""
+    if execution.status not in (None, WorkflowExecutionStatus.RUNNING):
+        return []
+    published = await execution.memo_value("awaited", None)
+    found = []
+    for told in published if isinstance(published, list) else []:
+        # Of a release, or a program, with another idea of it.
+        with contextlib.suppress(ValidationError):
+            found.append(Awaited.model_validate(told))
+    return found
 
 
 async def has_attribute(client: Client, name: str) -> bool:

@@ -19,6 +19,7 @@ from turnkeeper import replies
 from turnkeeper.contract import (
     LOAD_AGENT,
     ApprovalAsked,
+    Awaited,
     Paused,
     PauseRequest,
     RunResult,
@@ -74,8 +75,9 @@ def _cut(text: str, limit: int = SUMMARY_BYTES) -> str:
 
 def run_card(state: RunState, workflow_id: str = "ID") -> str:
     """The run at a glance, as markdown of at most `CARD_BYTES` bytes, for Temporal's details."""
-    asked = f"Asked: {_md(state.request.prompt)}"
-    parts = [_headline(state), asked, *_approvals(state, workflow_id)]
+    asked = [f"Asked: {_md(state.request.prompt)}"] if state.request.prompt else []
+    parts = [_headline(state), *asked, *_approvals(state, workflow_id)]
+    parts += [_replying(a, workflow_id) for a in state.awaited()[:_CARD_CALLS] if a.update]
     parts += ["\n".join(_limits_used(state)), *_decided(state)]
     if (fork := state.request.fork) is not None:
         parts.insert(2, f"A fork of {_code(fork.workflow_id, 250)} before turn {fork.turn}.")
@@ -100,25 +102,27 @@ def waiting_for(state: RunState) -> str:
         return ""
     if state.spec is None:
         return f"the agent's definition ({LOAD_AGENT})"
-    if state.sealing:
-        return "the artifact store"
-    if state.making_room:
-        return "a shorter view, since the conversation has outgrown the model's window"
+    if state.sealing or state.making_room:
+        outgrown = "a shorter view, since the conversation has outgrown the model's window"
+        return "the artifact store" if state.sealing else outgrown
+    if told := _waits(state):
+        return told
     if state.phase is Phase.GENERATE:
         held = state.control.held if state.control.waits else None
         return resume_awaited(held) if held else f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
-    unsure = [c for c in state.calls if c.status == "waiting" and c.awaits == "outcome"]
-    awaited = [person_awaited(unsure)] if unsure else []
-    if state.approvals.waiting:
-        awaited.append(approval_awaited(state.approvals.waiting))
-    if awaited:
-        return "; ".join(awaited)
     if state.phase is Phase.EXECUTE and open_calls:
         more = len(open_calls) - _CARD_CALLS
         shown = ", ".join(open_calls[:_CARD_CALLS])
         return f"results of {shown}" + (f" and {more} more" if more > 0 else "")
     return "a worker"
+
+
+def _waits(state: RunState) -> str:
+    unsure, asked, awaited = state.waiting("outcome"), state.approvals.waiting, state.awaited()
+    told = [person_awaited(unsure)] if unsure else []
+    told += [approval_awaited(asked)] if asked else []
+    return "; ".join([*told, *([awaited_words(awaited)] if awaited else [])])
 
 
 def person_awaited(waiting: Sequence[Call | UnknownCall]) -> str:
@@ -148,12 +152,28 @@ def resuming(run_id: str) -> str:
     return f"resume {'-- ' if run_id.startswith('-') else ''}{_word(run_id)}"
 
 
+def awaited_words(awaited: Sequence[Awaited]) -> str:
+    """What a run waits for that waits for somebody's words, or for a time."""
+    return "; ".join(in_words(a.kind, [a.model_dump(mode="json")]) for a in awaited)
+
+
 def settling(run_id: str, call_id: str, *, landed: bool) -> str:
     """The arguments of `starter.py` that settle a call, for a shell."""
     ids, verdict = f"{_word(run_id)} {_word(call_id)}", "--landed" if landed else "--not-landed"
     # One that begins with a dash would be taken for an option.
     dashed = run_id.startswith("-") or call_id.startswith("-")
     return f"unknown {verdict} -- {ids}" if dashed else f"unknown {ids} {verdict}"
+
+
+def _replying(one: Awaited, workflow_id: str) -> str:
+    """How to say what the run waits for."""
+    run, body = _word(workflow_id), _code(one.body, 400)
+    if one.kind == "answer":
+        asked = f"**Asked:** {_md(one.question, 500)}\n\n"
+        command = _code(f"starter.py answer {run} {_word(one.call_id)} '...'", 600)
+        return f"{asked}To answer: {command}, or the update `{one.update}` with {body}."
+    command = _code(f"starter.py send {run} '...'", 400)
+    return f"To send a message: {command}, or the update `{one.update}` with {body}."
 
 
 def _unknown(state: RunState, workflow_id: str) -> str:
@@ -342,7 +362,8 @@ def _row(number: str, who: str, text: str, *, width: int) -> str:
 def _told(entry: Entry, fold: int | None) -> tuple[str, str]:
     value = entry.value if isinstance(entry.value, dict) else {}
     if entry.kind == "message":
-        return "message", str(value.get("text"))
+        who = f"message ({one_line(str(value['actor']), 25)})" if value.get("actor") else "message"
+        return who, str(value.get("text"))
     if entry.kind == "result":
         failed = "error: " if value.get("error") else ""
         text = failed + str(value.get("text"))

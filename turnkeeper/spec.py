@@ -140,6 +140,8 @@ class Limits(Strict):
     """Tokens in and out over the whole run (cached ones count)."""
     wall_seconds: Annotated[float, Field(gt=0, le=366 * 86_400)] = 86_400
     """Time from the start to the end of the run, waiting included."""
+    idle_seconds: Annotated[float, Field(gt=0, le=366 * 86_400)] = 86_400
+    """How long a run that is kept open waits for the next message; then it is complete."""
     on_limit: Literal["stop", "answer"] = "stop"
     """`answer`: at a limit (but time) the model is asked for one last answer without tools."""
 
@@ -171,6 +173,8 @@ class ToolSpec(Strict):
     """Seconds that the target remembers a key; None: longer than any retry takes."""
     approval: Approval = "never"
     """Whether a person has to allow a call; the agent's `ApprovalPolicy` can only tighten it."""
+    awaits: Literal["answer", "time"] | None = None
+    """What the run itself waits for when it is called; None: a worker runs the tool."""
 
     @property
     def attempts(self) -> int:

@@ -16,6 +16,7 @@ from turnkeeper.approvals import Approvals
 from turnkeeper.context import MAX_IN_VAIN, Context, Room
 from turnkeeper.contract import (
     ApproveRequest,
+    Awaited,
     DenyRequest,
     ForkOutput,
     GenerateOutput,
@@ -23,12 +24,22 @@ from turnkeeper.contract import (
     ResolveRequest,
     RunRequest,
     Sealed,
+    SendRequest,
     StopRequest,
     UnknownCall,
     Usage,
 )
 from turnkeeper.control import MAX_EARLY, Control, changes, wider
-from turnkeeper.entries import Entry, Position, arguments_digest, digest_of, message, result
+from turnkeeper.entries import (
+    Entry,
+    Position,
+    admit,
+    arguments_digest,
+    digest_of,
+    message,
+    result,
+)
+from turnkeeper.inbox import MAX_UNREAD_BYTES, Ended, Inbox
 from turnkeeper.parse import CUT_CALL, Parsed, ProposedCall
 from turnkeeper.spec import (
     DEFAULT_WINDOW,
@@ -44,6 +55,7 @@ from turnkeeper.spec import (
     ToolSpec,
 )
 from turnkeeper.text import arguments_line, clip, clip_json, one_line
+from turnkeeper.waits import Held, answer_awaited, clock, next_message, time_awaited
 
 MAX_DISCARDED = 2
 """Replies in a row that may be thrown away (grown, senseless or empty) before the run ends."""
@@ -84,6 +96,8 @@ class Call(BaseModel):
     outcome: Literal["ok", "error", "unknown", "not_run", "denied"] | None = None
     entry: Entry | None = None
     """Its result, once done."""
+    held: Held | None = None
+    """Of one that waits for an answer or a time."""
     doubt: str = ""
     """Why its outcome is unknown, while it waits for a person."""
     invalid: bool = False
@@ -195,6 +209,7 @@ class RunState(BaseModel):
     resolutions: list[ResolveRequest] = Field(default_factory=list)
     """Accepted, and not applied yet."""
     approvals: Approvals = Field(default_factory=Approvals)
+    inbox: Inbox = Field(default_factory=Inbox)
 
     control: Control = Field(default_factory=Control)
     was_reset: bool = False
@@ -339,7 +354,7 @@ class RunState(BaseModel):
         ready: list[Call] = []
         earlier_done, blocked, broken = True, False, False
         for call in self.calls:
-            mutates = self._mutates(call)
+            mutates = self.mutates(call)
             if call.status == "proposed":
                 in_turn = earlier_done if mutates else not blocked
                 if mutates and broken and not call.approved:
@@ -390,7 +405,7 @@ class RunState(BaseModel):
     @property
     def has_news(self) -> bool:
         """Whether somebody has said what the loop has not looked at yet."""
-        return bool(self.resolutions or self.approvals.news)
+        return bool(self.resolutions or self.approvals.news or self.inbox.answers)
 
     def refuses(self, said: ApproveRequest | DenyRequest, now: float) -> str | None:
         """Why a decision about a call cannot be taken; None if it can."""
@@ -398,9 +413,13 @@ class RunState(BaseModel):
             return "the run ends: nothing is decided any more"
         return self.approvals.refusal(said, now)
 
+    def waiting(self, *awaits: str) -> list[Call]:
+        """Calls that wait for one of these."""
+        return [c for c in self.calls if c.status == "waiting" and c.awaits in awaits]
+
     def not_waiting(self, call_id: str) -> str | None:
         """Why a call cannot be resolved; None if it can."""
-        waiting = [c.call_id for c in self._unresolved()]
+        waiting = [c.call_id for c in self.waiting("outcome")]
         if call_id in waiting:
             taken = any(r.call_id == call_id for r in self.resolutions)
             return f"call {call_id} was resolved a moment ago" if taken else None
@@ -409,7 +428,8 @@ class RunState(BaseModel):
 
     def resolve(self, said: ResolveRequest) -> None:
         """A person says what became of a call."""
-        call = next((c for c in self._unresolved() if c.call_id == said.call_id), None)
+        waiting = (c for c in self.waiting("outcome") if c.call_id == said.call_id)
+        call = next(waiting, None)
         if call is None:
             return
         person = one_line(said.actor, 100) if said.actor else "a person"
@@ -423,9 +443,6 @@ class RunState(BaseModel):
             call.finish("error", clip_json(told, self.result_bytes()))
         self._settled(call, "landed" if said.landed else "not_landed", said.actor)
 
-    def _unresolved(self) -> list[Call]:
-        return [c for c in self.calls if c.status == "waiting" and c.awaits == "outcome"]
-
     def give_up(self, call: Call) -> None:
         """Nobody says any more what a call waits for: the run is to end."""
         if call.awaits == "outcome":
@@ -433,6 +450,8 @@ class RunState(BaseModel):
             self._settled(call, "open", None)
         elif call.awaits == "approval":
             self.approvals.withdraw(call)
+        else:
+            call.finish("not_run", "Not answered: the run was ended.")
 
     def _settled(
         self, call: Call, status: Literal["open", "landed", "not_landed"], actor: str | None
@@ -446,7 +465,8 @@ class RunState(BaseModel):
         known = ", ".join(t.name for t in self.spec.tools) if self.spec else ""
         return f"There is no tool {name[:100]!r}. Tools: {clip(known, 2_000) or 'none'}."
 
-    def _mutates(self, call: Call) -> bool:
+    def mutates(self, call: Call) -> bool:
+        """Whether the call may change the world; one of an unknown tool counts as such."""
         spec = self.tool(call)
         return spec is None or spec.mutates
 
@@ -550,6 +570,126 @@ class RunState(BaseModel):
                 self.control.note_raise(said, f"not raised: {problem}")
             else:
                 self.raise_limits(said)
+
+    # --- messages -------------------------------------------------------------------------------
+
+    def not_sendable(self, said: SendRequest) -> str | None:
+        """Why a message cannot be taken; None if it can.
+
+        Raises:
+            Ended, Duplicate: it never can.
+        """
+        # One that has just completed goes on with it.
+        if self.outcome not in (None, "completed"):
+            raise Ended(f"the run has ended: {self.outcome}")
+        # As many bytes as the window has tokens: nobody ends a run by a message that does not fit.
+        bounded = self.spec is not None and self.shortens is not None
+        most = min(MAX_UNREAD_BYTES, self.window) if bounded else MAX_UNREAD_BYTES
+        return self.inbox.refusal(said, self.pending, most)
+
+    def take_messages(self) -> list[Entry]:
+        """The model reads next what was sent; a provider's pause is over first."""
+        taken = [] if self.continued else self.inbox.take()
+        if taken:
+            self.pending.extend(taken)
+            # With something new to go by, the same calls are no repetition.
+            self.signature, self.repeats, self.recent = "", 0, []
+        return taken
+
+    @property
+    def hears(self) -> bool:
+        """Whether a message may end this generation: no last answer, and no reply that the
+        provider has paused, which would be lost."""
+        return self.closing is None and not self.continued
+
+    def cut_off(self) -> None:
+        """The generation ended for a message: its turn is over, without a reply."""
+        self.lines = [*self.lines, Line(turn=self.turn, text="ended for a message")][-MAX_LINES:]
+        self.phase = Phase.RESUME
+
+    def answered(self, now: float) -> None:
+        """The model has ended its turn: so does the run, unless somebody has said, or may say,
+        more."""
+        self.continued = 0
+        if self.inbox.has_mail:
+            self.phase = Phase.RESUME
+        elif self.request.keep_open and self.limit_reached() is None:
+            self.phase, self.inbox.idle_since = Phase.RESUME, now
+        else:
+            self.end("completed")
+
+    def reopens(self) -> bool:
+        """Go on with what came while a completed run was about to close."""
+        if self.outcome != "completed" or not self.inbox.has_mail:
+            return False
+        self.outcome = None
+        if self.inbox.idle_since is None:
+            self.phase = Phase.RESUME
+        return True
+
+    @property
+    def idle_until(self) -> float | None:
+        """Until when the run waits for the next message; None if it does not."""
+        since = self.inbox.idle_since
+        return None if since is None else since + self.limits.idle_seconds
+
+    @property
+    def waits(self) -> bool:
+        """Whether the run waits for somebody, or for a time, and is not at work."""
+        idle = self.inbox.idle_since is not None or self.control.held is not None
+        return idle or any(c.status == "waiting" for c in self.calls)
+
+    def awaited(self) -> list[Awaited]:
+        """What it waits for, other than whether calls took effect."""
+        idle = self.inbox.idle_since
+        if self.outcome is not None or self.spec is None:
+            return []
+        if idle is not None:
+            return [next_message(self.turn, idle, self.idle_until)]
+        return [
+            (time_awaited if c.awaits == "time" else answer_awaited)(c.call_id, c.held)
+            for c in self.waiting("answer", "time")
+            if c.held is not None
+        ]
+
+    def not_answerable(self, call_id: str) -> str | None:
+        """Why a call cannot be answered by a person; None if it can."""
+        waiting = [c.call_id for c in self.waiting("answer")]
+        if call_id in waiting:
+            taken = any(a.call_id == call_id for a in self.inbox.answers)
+            return f"call {call_id} was answered a moment ago" if taken else None
+        known = ", ".join(waiting) or "none"
+        return f"call_id: no call {one_line(call_id, 100)!r} waits for an answer; waiting: {known}"
+
+    def take_answers(self) -> bool:
+        """Apply what people have answered; whether there was anything."""
+        said, self.inbox.answers = self.inbox.answers, []
+        for answer in said:
+            call = next((c for c in self.waiting("answer") if c.call_id == answer.call_id), None)
+            if call is not None:
+                value = {"call_id": call.call_id, "tool": call.tool}
+                value |= {"text": clip_json(answer.text, self.result_bytes())}
+                value |= {"actor": answer.actor} if answer.actor else {}
+                call.finish("ok", admit("result", value))
+        return bool(said)
+
+    def next_due(self) -> float | None:
+        """The nearest time that a call waits for."""
+        due = [c.held.until for c in self.waiting("time") if c.held and c.held.until is not None]
+        return min(due, default=None)
+
+    def take_due(self, moment: float, now: float) -> None:
+        """The time has come that calls wait for until `moment`."""
+        for call in self.waiting("time"):
+            if call.held and call.held.until is not None and call.held.until <= moment:
+                told = f"The wait is over: it is {clock(now)}."
+                call.finish("ok", result(call.call_id, call.tool, told))
+
+    def count_unread(self) -> None:
+        """Say in the reason for the end how many messages nobody has read."""
+        if count := len(self.inbox.unread(self.pending)):
+            told = f"{count} message{'s were' if count > 1 else ' was'} not read"
+            self.reason = f"{self.reason}; {told}" if self.reason else told
 
     # --- ends -----------------------------------------------------------------------------------
 

@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from turnkeeper.text import one_line
+from turnkeeper.waits import clock
 
 PERSON = "person"
-"""Any of `KINDS`."""
+"""Any of `KINDS` but `TIME`."""
+TIME = "time"
 _NAMED, _CELL = 20, 300
 
 
@@ -36,9 +38,27 @@ def _pause(fields: Mapping[str, str]) -> str:
     return f"paused{by}" + (f": {fields['reason']}" if fields["reason"].strip() else "")
 
 
+def _question(fields: Mapping[str, str]) -> str:
+    how = "call {call_id}: update {update} with {body}".format_map(fields)
+    return f'an answer to "{fields["question"]}" ({how})'
+
+
+def _time(fields: Mapping[str, str]) -> str:
+    try:
+        told = clock(float(fields["until"]))
+    except (ValueError, OverflowError):
+        told = "a time"
+    return f"{told} (call {fields['call_id']})"
+
+
 KINDS: dict[str, Kind] = {
     "outcome": Kind("unknown", "a person to say whether {things} took effect"),
     "resume": Kind("paused", "a person to resume it, {things}", _pause),
+    "message": Kind(
+        "awaited", "{things}", "the next message (update {update} with {body})", {"kind": "message"}
+    ),
+    "answer": Kind("awaited", "{things}", _question, {"kind": "answer"}),
+    "time": Kind("awaited", "{things}", _time, {"kind": "time"}),
     "approval": Kind("approvals", "a person to allow {things}", "{tool} (approval {id})"),
 }
 

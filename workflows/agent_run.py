@@ -30,6 +30,7 @@ from turnkeeper.contract import (
     Usage,
 )
 from turnkeeper.entries import arguments_digest, message
+from turnkeeper.inbox import message_id
 from turnkeeper.outcomes import OUTCOMES
 from turnkeeper.parse import Decision, Parsed, parse
 from turnkeeper.spec import ToolSpec
@@ -42,6 +43,7 @@ from workflows.hold import Holds
 from workflows.messages import Messages
 from workflows.pace import Pace
 from workflows.room import MakesRoom
+from workflows.talk import Talks
 
 DRAIN_SECONDS = 10.0
 """Beside the heartbeat timeout: how long calls that were cancelled are waited for."""
@@ -55,7 +57,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
+class AgentRun(Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init
@@ -86,9 +88,8 @@ class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
                 await self._alone(self._load())
                 await self._take_over()
             self.timer = asyncio.create_task(self._deadline())
-            while self.state.outcome is None:
+            while not await self._has_ended():
                 await self._step()
-            await self._settle()
         except asyncio.CancelledError:
             # Temporal's cancel reaches this coroutine only: what it had begun is cancelled and
             # awaited here, or a tool would go on after the run's end.
@@ -99,9 +100,18 @@ class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
         self._close()
         return self._result()
 
+    async def _has_ended(self) -> bool:
+        """Whether the run closes: what comes in until then it goes on with."""
+        if self.state.outcome is None:
+            return False
+        await self._settle()
+        return not self.state.reopens()
+
     async def _step(self) -> None:
         state = self.state
-        if self._interrupted():
+        if state.inbox.idle_since is not None:
+            await self._await_message()
+        elif self._interrupted():
             self._end_interrupted()
         elif state.phase == Phase.GENERATE and (state.control.pause or state.control.held):
             await self._hold()
@@ -124,8 +134,12 @@ class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
         if self._is_long() and self.turns_here > 0 and self._may_continue():
             await self._continue_as_new()
             return
+        self._take_messages()
         await self._make_room()
         if state.outcome is not None or self._interrupted() or state.control.pause is not None:
+            return
+        if state.hears and state.inbox.interrupts:
+            # It came meanwhile: it is taken, too, before anything is asked.
             return
         self.turns_here += 1
         asked = GenerateInput(
@@ -140,7 +154,12 @@ class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
         )
         cockpit.show(state)
         with self._turn_group():
-            await self._alone(self._ask(asked))
+            await self._alone(self._ask(asked), hears=state.hears)
+
+    def _take_messages(self) -> None:
+        for entry in self.state.take_messages():
+            named = {"turn": self.state.turn, "message_id": message_id(entry)}
+            workflow.logger.info("message", extra=named)
 
     async def _ask(self, asked: GenerateInput) -> None:
         state = self.state
@@ -189,7 +208,7 @@ class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
             state.propose(parsed.calls)
         elif parsed.decision == Decision.ANSWER:
             state.keep_reply()
-            state.end("completed")
+            state.answered(workflow.time())
         elif parsed.decision == Decision.CONTINUE and state.continued < MAX_CONTINUED:
             state.keep_reply()
             state.continued += 1
@@ -228,23 +247,34 @@ class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
         state = self.state
         while True:
             self._take_news()
+            self._take_due()
+            if state.inbox.interrupts:
+                await self._end_calls()
+                if state.outcome is not None:
+                    await self._drain()
             for call in state.startable():
                 self._start(call)
-            if not self.tasks and not any(c.status == "waiting" for c in state.calls):
-                break
+            self._set_alarm()
             self._await_expiry()
+            if not self.tasks and not any(c.status == "waiting" for c in state.calls):
+                if all(c.status == "done" for c in state.calls):
+                    break
+                # One was answered at once: what stands behind it may start.
+                continue
             cockpit.show(state)
             if self._may_leave():
                 await self._continue_as_new()
-            await self._wait()
+            await self._wait(hears=True)
             if self._interrupted() or state.outcome is not None:
                 await self._drain()
-        assert all(c.status == "done" for c in state.calls)
         state.phase = Phase.RESUME
 
     def _start(self, call: Call) -> None:
         tool = self.state.tool(call)
         assert tool is not None
+        if tool.awaits is not None:
+            self._hold_call(call, tool)
+            return
         call.status = "running"
         with self._turn_group():
             self._begin(self._call(call, tool))
@@ -317,6 +347,8 @@ class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
     def _take_news(self) -> None:
         self._take_decisions()
         state = self.state
+        if state.take_answers():
+            cockpit.publish_waiting(state)
         if not state.resolutions:
             return
         for said in state.resolutions:
@@ -346,17 +378,20 @@ class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
     def _begin(self, activity: Any) -> None:
         self.tasks.append(asyncio.create_task(activity))
 
-    async def _alone(self, activity: Any) -> None:
+    async def _alone(self, activity: Any, *, hears: bool = False) -> None:
         """Run an activity to its end, or until the run is to end.
 
         In a task too: cancelled, or stopped, the run must not take the activity's end for its own.
+        `hears`: it is a generation that a message may end.
         """
         self._begin(activity)
-        await self._wait()
+        await self._wait(hears=hears)
         if self._interrupted():
             await self._drain()
+        elif self.tasks and hears and self.state.inbox.interrupts:
+            await self._end_generation()
 
-    async def _wait(self) -> None:
+    async def _wait(self, *, hears: bool = False) -> None:
         """Until an activity in flight is done, somebody has spoken, or the run is to end."""
         await workflow.wait_condition(
             lambda: (
@@ -365,6 +400,8 @@ class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
                 or self.state.has_news
                 or self._has_expired()
                 or self._may_leave()
+                or self._rings()
+                or (hears and self.state.inbox.interrupts)
             )
         )
         self._reap()
@@ -382,6 +419,23 @@ class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
         if self.summary is not None:
             self.tasks.append(self.summary)
             self.summary = None
+        await self._cancel()
+        self._take_news()
+        for call in self.state.calls if self.state.phase == Phase.EXECUTE else []:
+            self._abandon(call)
+            if call.status == "waiting":
+                self.state.give_up(call)
+                cockpit.publish_given_up(self.state, call)
+            call.finish("not_run", "Not run: the run was ended.")
+
+    def _abandon(self, call: Call) -> None:
+        """Let go of a call that did not heed its cancel."""
+        tool = self.state.tool(call)
+        if call.status == "running" and tool is not None:
+            self._without_result(call, failures.abandoned(tool))
+
+    async def _cancel(self) -> None:
+        """Cancel the activities in flight and wait until they have ended, within a bound."""
         for task in self.tasks:
             task.cancel()
         if self.tasks:
@@ -390,15 +444,6 @@ class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
             self._reap()
             # What does not heed a cancel holds the run no longer than this.
             self.tasks = []
-        self._take_news()
-        for call in self.state.calls if self.state.phase == Phase.EXECUTE else []:
-            tool = self.state.tool(call)
-            if call.status == "running" and tool is not None:
-                self._without_result(call, failures.abandoned(tool))
-            elif call.status == "waiting":
-                self.state.give_up(call)
-                cockpit.publish_given_up(self.state, call)
-            call.finish("not_run", "Not run: the run was ended.")
 
     # --- interruptions --------------------------------------------------------------------------
 
@@ -448,7 +493,10 @@ class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
 
     def _is_long(self, *, by_size: bool = True) -> bool:
         info, history = workflow.info(), self.state.pinned.history
-        return self.state.turn >= self.seal_from and (
+        # Before anything was said there is nothing to seal.
+        if self.state.base.entries == 0 or self.state.turn < self.seal_from:
+            return False
+        return (
             info.is_continue_as_new_suggested()
             or info.get_current_history_length() >= history.events
             or (by_size and info.get_current_history_size() >= history.bytes)
@@ -526,6 +574,7 @@ class AgentRun(Forks, Holds, MakesRoom, AsksPeople, Messages):
         self.pace.log_turn(self.state.turn, len(self.state.calls))
         if self.state.calls:
             self.state.take_results()
+        self.state.count_unread()
         cockpit.publish_end(self.state)
 
     def _result(self) -> RunResult:

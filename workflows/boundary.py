@@ -23,6 +23,7 @@ from turnkeeper.contract import (
 )
 from turnkeeper.entries import message, strict_json
 from turnkeeper.errors import AdmissionError
+from turnkeeper.inbox import Inbox
 from turnkeeper.state import RunState, key_base
 from turnkeeper.text import clip, one_line
 
@@ -56,16 +57,19 @@ def open_state(args: Sequence[RawValue]) -> RunState:
         return RunState.model_validate_json(args[0].payload.data)
     request = _request(args)
     try:
-        prompt = message(request.prompt)
+        prompt = [message(request.prompt)] if request.prompt else []
     except AdmissionError as error:
         # Within its bound of characters it may still be too large as JSON, by its escapes.
         raise Refused(f"prompt: {error.why}") from None
+    started = workflow.now().timestamp()
     return RunState(
         request=request.model_copy(update={"prompt": one_line(request.prompt, 200)}),
         key_base=key_base(info.workflow_id, request.request_key or info.first_execution_run_id),
-        started=workflow.now().timestamp(),
+        started=started,
         # What a fork begins with is read by an activity.
-        pending=[] if request.fork else [prompt],
+        pending=[] if request.fork else prompt,
+        # Without a prompt there is nothing to do but to wait.
+        inbox=Inbox(idle_since=None if prompt else started),
     )
 
 
@@ -120,6 +124,7 @@ def result_of(state: RunState) -> RunResult:
         cache_share=round(state.usage.cache_share, 4),
         seconds=round(workflow.now().timestamp() - state.started, 3),
         transcript=state.transcript,
+        unread=len(state.inbox.unread(state.pending)),
         epochs=state.context.number + 1,
         unknown=state.unknown,
         approvals=[

@@ -46,15 +46,13 @@ def publish_unknown(state: RunState) -> None:
     """When a call's outcome became unknown, or was settled: for lists over all runs."""
     statuses = {u.status for u in state.unknown}
     summed = next((s for s in ("waiting", "open") if s in statuses), "settled")
-    waits = "waiting" if summed == "waiting" else "running"
-    _upsert(state, {"Status": waits, "Unknown": summed}, {})
+    _upsert(state, {"Status": _status(state), "Unknown": summed}, {})
     workflow.upsert_memo(_unknown_memo(state))
 
 
 def publish_approvals(state: RunState) -> None:
     """When a person is asked to allow a call, or has decided: for lists over all runs."""
-    waits = any(c.status == "waiting" for c in state.calls)
-    _upsert(state, {"Status": "waiting" if waits else "running"}, {})
+    _upsert(state, {"Status": _status(state)}, {})
     workflow.upsert_memo(_approvals_memo(state) | _used(state))
 
 
@@ -68,8 +66,15 @@ def publish_given_up(state: RunState, call: Call) -> None:
 
 def publish_hold(state: RunState) -> None:
     """When the run begins to wait for a person to resume it, and when it goes on."""
-    _upsert(state, {"Status": "waiting" if state.control.held else "running"}, {})
+    _upsert(state, {"Status": _status(state)}, {})
     workflow.upsert_memo(_hold_memo(state) or {"paused": None})
+
+
+def publish_waiting(state: RunState) -> None:
+    """When the run begins to wait for somebody's words or a time, and when it goes on."""
+    _upsert(state, {"Status": _status(state)}, {})
+    workflow.upsert_memo(_waiting_memo(state))
+    show(state)
 
 
 def memo(state: RunState) -> dict[str, Any]:
@@ -82,6 +87,8 @@ def memo(state: RunState) -> dict[str, Any]:
     waits = _unknown_memo(state) if state.unknown else {}
     if state.approvals.asked:
         waits |= _approvals_memo(state) | _used(state)
+    if state.awaited():
+        waits |= _waiting_memo(state)
     return theirs | ours | waits | _hold_memo(state)
 
 
@@ -104,6 +111,14 @@ def _hold_memo(state: RunState) -> dict[str, Any]:
 def _used(state: RunState) -> dict[str, Any]:
     """For the lists that show a run which waits; it grows again when the run goes on."""
     return {"turns": state.turn, "tokens": state.usage.total}
+
+
+def _waiting_memo(state: RunState) -> dict[str, Any]:
+    return {"awaited": [a.model_dump(mode="json") for a in state.awaited()]} | _used(state)
+
+
+def _status(state: RunState) -> str:
+    return "waiting" if state.waits else "running"
 
 
 def show(state: RunState) -> None:

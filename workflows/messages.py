@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from turnkeeper import contract
 from turnkeeper.contract import (
+    AnswerRequest,
     ApproveRequest,
     CallStatus,
     ContextStatus,
@@ -20,6 +21,7 @@ from turnkeeper.contract import (
     ResolveRequest,
     ResumeRequest,
     RunStatus,
+    SendRequest,
     StopRequest,
 )
 from turnkeeper.render import waiting_for
@@ -79,7 +81,8 @@ def _accepts(
         try:
             read(self, args)
         except ValueError as error:
-            raise ApplicationError(str(error), type="invalid_request", non_retryable=True) from None
+            kind = getattr(error, "kind", "invalid_request")
+            raise ApplicationError(str(error), type=kind, non_retryable=True) from None
 
     # Works also while no worker is up; what an update would have refused is dropped.
     @workflow.signal(name=name, description=about)
@@ -148,6 +151,21 @@ class Messages(_Run):
         refuse=RunState.cannot_raise,
         take=RunState.raise_limits,
     )
+    send_update, send_signal = _accepts(
+        contract.SEND,
+        SendRequest,
+        "Say something to the model. Body: "
+        '{"message_id": "of your own", "text": "...", "interrupt": false, "actor": "..."}',
+        refuse=lambda state, said: state.not_sendable(said),
+        take=lambda state, said: state.inbox.accept(said),
+    )
+    answer_update, answer_signal = _accepts(
+        contract.ANSWER,
+        AnswerRequest,
+        'Answer a question of the model. Body: {"call_id": "...", "text": "...", "actor": "..."}',
+        refuse=lambda state, said: state.not_answerable(said.call_id),
+        take=lambda state, said: state.inbox.answers.append(said),
+    )
 
     @workflow.query(name=contract.STATUS)
     def status(self, *_args: Any) -> RunStatus:
@@ -176,6 +194,8 @@ class Messages(_Run):
             limits=state.limits,
             context=self._context(),
             outcome=state.outcome,
+            unread=len(state.inbox.unread(state.pending)),
+            awaited=state.awaited(),
             unknown=state.unknown,
             approvals=state.approvals.asked,
             paused=state.control.pause,

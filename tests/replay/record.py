@@ -32,6 +32,8 @@ from turnkeeper import (
     StopRun,
     ToolContext,
     ToolFailed,
+    ask_person,
+    sleep,
     tool,
 )
 from turnkeeper.client import AgentClient, AgentRunHandle
@@ -218,6 +220,53 @@ async def _retried(r: Rig) -> Any:
     return await (await run.retry_from(2, again=True)).result(check=False)
 
 
+async def _conversation(r: Rig) -> Any:
+    """Messages by update and signal, one of them twice; then nobody says anything."""
+    run = await r.start("", keep_open=True)
+    handle = r.client.get_workflow_handle(run.id)
+    for n in range(4):
+        body = {"message_id": f"m{n}", "text": f"message {n}"}
+        await (handle.signal if n % 2 else handle.execute_update)("send", body)
+        await handle.signal("send", body)
+        await run.reply(f"m{n}", timeout=20)
+    return await run.result(check=False)
+
+
+async def _interrupted(r: Rig) -> Any:
+    """A generation is ended for a message, and then the calls of a turn."""
+    run = await r.start()
+    await until(lambda: r.provider.requests)
+    await run.send("at once", message_id="m1", interrupt=True)
+
+    async def in_tools() -> bool:
+        return any(c.status == "running" for c in (await run.status()).calls)
+
+    await until(in_tools)
+    await run.send("and at once", message_id="m2", interrupt=True)
+    return await run.result(check=False)
+
+
+def _interruptible(x: Exchange) -> Reply:
+    if x.turn:
+        return text(f"re: {x.last_text}")
+    if x.last_text == "question":
+        return text("Late.", delay=30)
+    slow = [("after", {"seconds": 30.0}), ("send", {})]
+    return calls([*slow, ("write", {"n": 1})])
+
+
+async def _asked(r: Rig) -> Any:
+    """A question is answered, and a time waited for."""
+    run = await r.start()
+
+    async def asks() -> Any:
+        return [a.call_id for a in (await run.status()).awaited if a.kind == "answer"]
+
+    (call_id,) = await until(asks)
+    await run.answer(call_id, "the blue one", actor="ann")
+    return await run.result(check=False)
+
+
 async def _invalid(r: Rig) -> Any:
     handle = await r.start_raw({"agent": "tester", "prompt": "q", "limits": {"cost_usd": 1}})
     return await r.agents.result(handle.id, check=False)
@@ -263,6 +312,7 @@ def _pages(
     return script
 
 
+BRIEF = Limits(idle_seconds=1)
 HISTORY = HistoryPolicy(events=50, bytes=20_000)
 SMALL: Mapping[str, Any] = {
     "tools": [read_page],
@@ -398,6 +448,24 @@ SCENARIOS: dict[str, Scenario] = {
     "summary-awaited": Scenario(_pages(delay=1), agent={**SMALL, "history": HISTORY}),
     "summary-not-awaited": Scenario(_pages(delay=1), agent={**SMALL, "history": HISTORY}),
     "window-full": Scenario(_pages(refused_from=4), "context_overflow", agent=SMALL),
+    "conversation": Scenario(
+        lambda x: text(f"re: {x.last_text}"), drive=_conversation, agent={"limits": BRIEF}
+    ),
+    "conversation-continued": Scenario(
+        lambda x: text(f"re: {x.last_text} {prose(x.turn, 6_000)}"),
+        drive=_conversation,
+        agent={"limits": BRIEF, "history": HISTORY},
+    ),
+    "interrupted": Scenario(_interruptible, drive=_interrupted),
+    "asked": Scenario(
+        [
+            calls([("ask_person", {"question": "Which?"}), ("sleep", {"seconds": 0.2})]),
+            call("sleep", {"seconds": 0}),
+            _results,
+        ],
+        drive=_asked,
+        agent={"tools": [ask_person, sleep]},
+    ),
     "codec": Scenario([call("write", {"n": 1}), _results], codec=True),
 }
 

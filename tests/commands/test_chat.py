@@ -1,0 +1,93 @@
+"""`starter.py chat`, `send` and `answer` as people use them: real processes, server and worker."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+from tests.commands.test_unknown import Shell
+from tests.rig import Rig, RigFactory, until
+from tests.talking import echo, read
+from tests.test_conversations_open import idle
+from tests.test_waiting_tools import ASKS, asks
+from turnkeeper import ask_person
+from turnkeeper.client import AgentRunHandle
+from turnkeeper.testing import Exchange, Reply
+from turnkeeper.testing.embedded import EmbeddedServer
+
+
+def asks_once(x: Exchange) -> Reply:
+    """A question for the first message, then echoes."""
+    return ASKS[0] if x.turn == 0 else echo(x)  # type: ignore[return-value]
+
+
+async def chat(r: Rig, server: EmbeddedServer, folder: Path, run: str, lines: str) -> list[str]:
+    """What a chat prints on stdout."""
+    r.ids.append(run)
+    arguments = ("chat", "tester", "--id", run, "--task-queue", r.task_queue)
+    done = await Shell(server, folder).starter(*arguments, stdin=lines)
+    assert done.returncode == 0, done.stderr
+    assert f"chat tester --id {run}" in done.stderr
+    return done.stdout.splitlines()
+
+
+async def test_a_line_is_a_message(rig: RigFactory, server: EmbeddedServer, tmp_path: Path) -> None:
+    """Each line is answered; a later chat with the same id goes on with the conversation."""
+    run = f"chat-{uuid.uuid4()}"
+    async with rig(echo) as r:
+        assert await chat(r, server, tmp_path, run, "hello\n\nand you?\n") == [
+            "re: hello",
+            "re: and you?",
+        ]
+        assert await chat(r, server, tmp_path, run, "once more\n") == ["re: once more"]
+        assert len(await read(r, AgentRunHandle(r.agents, run))) == 3
+        await r.agents.stop(run)
+        await r.agents.result(run, check=False)
+        ended = await Shell(server, tmp_path).starter("chat", "tester", "--id", run, stdin="x\n")
+        assert ended.returncode == 2
+        assert "has ended: choose another --id" in ended.stderr
+
+
+async def test_a_question_is_answered_by_the_next_line(
+    rig: RigFactory, server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """What the model asks with `ask_person` is shown, and the next line is the answer."""
+    run = f"chat-{uuid.uuid4()}"
+    async with rig(asks_once, tools=[ask_person]) as r:
+        said = await chat(r, server, tmp_path, run, "help me\nthe blue one\n")
+        assert said == ["re: help me"]
+        results = [e.value for e in (await r.transcript(run)).entries if e.kind == "result"]
+        assert [v["text"] for v in results] == ["the blue one"]
+        await r.agents.stop(run)
+
+
+async def test_send_and_answer(rig: RigFactory, server: EmbeddedServer, tmp_path: Path) -> None:
+    """From another terminal: the question of a run is listed with how to answer, answered, and a
+    message sent, once."""
+    shell = Shell(server, tmp_path)
+    async with rig(asks_once, tools=[ask_person]) as r:
+        run = await r.start(keep_open=True)
+        await asks(run)
+
+        async def listed() -> str:
+            found = await shell.starter("list", f"WorkflowId = '{run.id}'")
+            return found.stdout if "waiting for" in found.stdout else ""
+
+        assert 'an answer to "Which one?"' in await until(listed)
+        why = await shell.starter("why", run.id)
+        assert "update answer with" in " ".join(why.stdout.split())
+        wrong = await shell.starter("answer", run.id, "c9", "x")
+        assert (wrong.returncode, "waiting: c1" in wrong.stderr) == (2, True)
+        done = await shell.starter("answer", run.id, "c1", "the blue one")
+        assert (done.returncode, done.stdout) == (0, f"run {run.id} goes on\n")
+        await idle(run)
+        arguments = ("send", run.id, "and now?", "--message-id", "m1")
+        done = await shell.starter(*arguments, "--wait")
+        assert (done.returncode, done.stdout) == (0, "re: and now?\n")
+        again = await shell.starter(*arguments, "--json")
+        assert json.loads(again.stdout)["send"] == "duplicate"
+        await run.stop()
+        await run.result(check=False)
+        over = await shell.starter("send", run.id, "hello?")
+        assert (over.returncode, "has ended" in over.stdout) == (1, True)
