@@ -349,8 +349,10 @@ def build_worker(
     from activities.seal import Seal
     from activities.shorten import Shorten
     from activities.summarise import Summarise
+    from activities.switched import Switched, SwitchedOn
     from activities.views import Views
     from workflows.agent_run import AgentRun
+    from workflows.switches import Switches
 
     settings = settings or Settings()
     grace = _grace(registry, settings)
@@ -362,7 +364,10 @@ def build_worker(
     asking = Asking(Pictures(store), providers, redactor)
     runners = Runners(most=min(settings.max_activities, 16))
     memories = Memories(client, store)
-    execute = Execute(registry, store, redactor, threads, runners, memories=memories)
+    switched = Switched(client, settings.task_queue)
+    execute = Execute(
+        registry, store, redactor, threads, runners, memories=memories, switched=switched
+    )
 
     class Serving(Worker):
         async def shutdown(self) -> None:
@@ -386,14 +391,15 @@ def build_worker(
         client,
         task_queue=settings.task_queue,
         identity=neighbours.identity(registry.agents),
-        workflows=[workflow or AgentRun],
+        workflows=[workflow or AgentRun, Switches],
         activities=[
             load_agent.run,
-            Generate(views, asking, redactor).run,
+            Generate(views, asking, redactor, switched).run,
             execute.run,
             Seal(views, store, redactor).run,
-            Summarise(views, asking, redactor).run,
+            Summarise(views, asking, redactor, switched).run,
             Shorten(views, store, redactor).run,
+            SwitchedOn(switched).run,
         ],
         # Imported once for all runs: their types and code, kept by each, are most of its memory.
         workflow_runner=SandboxedWorkflowRunner(

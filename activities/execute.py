@@ -32,8 +32,15 @@ from activities.redact import Redactor
 from activities.registry import Registry
 from activities.results import Parts, Unreadable, content_of, extract, heft, sendable
 from activities.runners import Runners, in_process
+from activities.switched import Switched
 from turnkeeper.artifacts import ArtifactStore
-from turnkeeper.contract import NOT_HERE, NOTHING_HAPPENED, ExecuteInput, ExecuteOutput
+from turnkeeper.contract import (
+    NOT_HERE,
+    NOTHING_HAPPENED,
+    SWITCHED_OFF,
+    ExecuteInput,
+    ExecuteOutput,
+)
 from turnkeeper.entries import result
 from turnkeeper.errors import RetryTool, StopRun, ToolFailed
 from turnkeeper.media import ImageRef
@@ -72,6 +79,7 @@ class Execute:
         runners: Runners,
         *,
         memories: Memories,
+        switched: Switched,
     ) -> None:
         self.in_flight = InFlight()
         """The calls that this worker is at."""
@@ -81,14 +89,15 @@ class Execute:
         self._threads = threads
         self._runners = runners
         self._memories = memories
+        self._switched = switched
 
     @activity.defn(dynamic=True)
     async def run(self, args: Sequence[RawValue]) -> ExecuteOutput:
         """Run one attempt of one call.
 
         Raises:
-            ApplicationError: `ToolNotHere`, `RetryTool` and `tool_failed`; the message is written
-                for the model, internals are in the details.
+            ApplicationError: `ToolNotHere`, `SwitchedOff`, `RetryTool` and `tool_failed`; the
+                message is written for the model, internals are in the details.
         """
         began = time.monotonic()
         asked: ExecuteInput = activity.payload_converter().from_payload(
@@ -126,6 +135,7 @@ class Execute:
                     return await self._returned(asked, answer.receipt, began)
                 self._not_landed(asked, attempts, answer)
             self._refuse_spent(asked, attempts)
+            await self._refuse_switched_off(asked, attempts)
             attempts.begin()
             context.attempt = attempts.begun
             body = functools.partial(self._call, tool, arguments, context, asked, lease)
@@ -332,6 +342,22 @@ class Execute:
         if attempts.unsure and attempts.is_late(asked.key_ttl):
             attempts.why = "it is too late to try again under the same key"
             raise self._final(asked, attempts)
+
+    async def _refuse_switched_off(self, asked: ExecuteInput, attempts: Attempts) -> None:
+        """Begin nothing that an operator has forbidden, a further attempt neither."""
+        tenant = asked.metadata.get("tenant")
+        off = await self._switched.check_tool(asked.agent, asked.tool, tenant)
+        if off is None:
+            return
+        if attempts.unsure:
+            attempts.why = (
+                f"{attempts.why or 'it may have begun'}; then it could not be tried "
+                f"again: {off.told}"
+            )
+            raise self._final(asked, attempts)
+        raise ApplicationError(
+            self._shown(f"{off.told}. The call was not run."), type=SWITCHED_OFF, non_retryable=True
+        )
 
     def _again(self, asked: ExecuteInput, attempts: Attempts, error: RetryTool) -> ApplicationError:
         attempts.unsure -= 1

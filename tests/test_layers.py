@@ -26,6 +26,7 @@ DOES_IO = {
     "ledger",
     "messages",
     "outside",
+    "switchboard",
 }
 
 

@@ -23,6 +23,7 @@ from pydantic_core import ErrorDetails
 from turnkeeper.entries import Entry, Position, check_json
 from turnkeeper.errors import AdmissionError
 from turnkeeper.spec import MAX_RESULT_IMAGES, UNBUILT_LIMITS, AgentSpec, Effect, Limits, Strict
+from turnkeeper.switches import SwitchRequest
 from turnkeeper.text import one_line
 
 WORKFLOW = "AgentRun"
@@ -45,6 +46,15 @@ STORE_UNAVAILABLE = "store_unavailable"
 """What was said cannot be read or written, which may succeed later; in the end the run is lost."""
 NOT_SEALED = "not_sealed"
 """The same of sealing: the loop goes on without."""
+
+SWITCHES = "TurnkeeperSwitches"
+"""Workflow type: keeps what is switched off, one workflow for each task queue."""
+SWITCH = "switch"
+"""Its update and signal, body `SwitchRequest`: switch a tool, an agent or a tenant off or on."""
+SWITCHED_ON = "run.switched_on"
+"""Activity: done once the run's agent and tenant are no longer switched off."""
+SWITCHED_OFF = "SwitchedOff"
+"""Type of failures, of a call or a generation: it is switched off and was not begun."""
 
 STOP = "stop"
 """Update and signal, body `StopRequest`: end the run."""
@@ -335,6 +345,7 @@ class GenerateInput(_Inner):
     """Let the provider drop thinking blocks that it holds for bound to another conversation."""
     seconds_left: float
     """Until the run's deadline: a wait beyond it is not begun."""
+    tenant: str | None = None
 
 
 class Timing(_Inner):
@@ -459,6 +470,7 @@ class SummariseInput(_Inner):
     room: int | None = None
     """Bytes that may stay word for word. None, of a worker of before: half of the view."""
     drop_thinking: bool | None = None
+    tenant: str | None = None
 
 
 class SummariseOutput(_Inner):
@@ -500,6 +512,13 @@ class ShortenOutput(_Inner):
     timing: Timing = Field(default_factory=Timing)
 
 
+class SwitchedOnInput(_Inner):
+    """What `run.switched_on` is asked."""
+
+    agent: str
+    tenant: str | None = None
+
+
 def schemas() -> dict[str, Any]:
     """JSON schemas of the public contract, by name."""
     public: tuple[type[BaseModel], ...] = (
@@ -508,6 +527,7 @@ def schemas() -> dict[str, Any]:
         RunStatus,
         StopRequest,
         ResolveRequest,
+        SwitchRequest,
         Limits,
     )
     return {m.__name__: m.model_json_schema() for m in public}

@@ -33,6 +33,8 @@ from turnkeeper.contract import (
     SHORTEN,
     STOP,
     SUMMARISE,
+    SWITCHED_OFF,
+    SWITCHED_ON,
     Epoch,
     ExecuteInput,
     ExecuteOutput,
@@ -70,6 +72,7 @@ _BEGINS = {
     SEAL: "the transcript is sealed: history starts anew",
     SUMMARISE: "a summary of earlier turns is begun",
     SHORTEN: "the view is too long for the model's window",
+    SWITCHED_ON: "waits until it is switched on again",
 }
 """What is said of activities between the turns."""
 
@@ -308,7 +311,7 @@ class _Narrator:
         failure = failed.failure if failed.scheduled_event_id else timed_out.failure
         # Said first: a long reason is cut.
         kind = failure.application_failure_info.type
-        unsure = begun.mutates and kind not in (NOTHING_HAPPENED, NOT_HERE)
+        unsure = begun.mutates and kind not in (NOTHING_HAPPENED, NOT_HERE, SWITCHED_OFF)
         named = f"outcome unknown: {begun.name}" if unsure else f"{begun.name} failed"
         text = f"{named}: {_why(failure)}{_again(begun)}"
         return [(phase, begun.turn, text)]

@@ -31,6 +31,7 @@ from turnkeeper.contract import (
     SEAL,
     SHORTEN,
     SUMMARISE,
+    SWITCHED_ON,
     CallStatus,
     RunRequest,
     RunResult,
@@ -193,6 +194,7 @@ _WHAT = {
     SEAL: "the artifact store",
     SUMMARISE: "a summary of earlier turns",
     SHORTEN: "a shorter view",
+    SWITCHED_ON: "its agent or tenant to be switched on",
 }
 
 

@@ -88,7 +88,8 @@ def waiting_for(state: RunState) -> str:
     if state.making_room:
         return "a shorter view, since the conversation has outgrown the model's window"
     if state.phase is Phase.GENERATE:
-        return f"a reply of {one_line(state.spec.model.name, 80)}"
+        off = one_line(state.switched_off, 300)
+        return off or f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
     if waiting := [c for c in state.calls if c.status == "waiting"]:
         return person_awaited(waiting)

@@ -151,6 +151,8 @@ class RunState(BaseModel):
     """Whether the run waits for the artifact store before it continues as new."""
     making_room: bool = False
     """Whether the run waits for a shorter view."""
+    switched_off: str = ""
+    """What the run waits for while its agent or tenant is switched off, in words."""
 
     usage: Usage = Field(default_factory=Usage)
     total_calls: int = 0
@@ -287,6 +289,11 @@ class RunState(BaseModel):
         """The tool that is called, if the agent has it."""
         return self.spec.tool(call.tool) if self.spec else None
 
+    @property
+    def tenant(self) -> str | None:
+        """For whom it runs, if the caller has said so."""
+        return self.request.metadata.get("tenant")
+
     def startable(self) -> list[Call]:
         """Calls that may start now, in call order.
 
@@ -307,7 +314,7 @@ class RunState(BaseModel):
                 earlier_done = False
                 if mutates:
                     break
-            broken = broken or (mutates and call.failed)
+            broken = broken or (mutates and call.outcome not in (None, "ok"))
         return ready
 
     def doubt(self, call: Call, text: str, now: float, *, may_wait: bool) -> None:

@@ -39,6 +39,7 @@ from workflows import boundary, cockpit, failures, options
 from workflows.messages import Messages
 from workflows.pace import Pace
 from workflows.room import MakesRoom
+from workflows.switched_off import StandsStill
 
 DRAIN_SECONDS = 10.0
 """Beside the heartbeat timeout: how long calls that were cancelled are waited for."""
@@ -52,7 +53,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(MakesRoom, Messages):
+class AgentRun(MakesRoom, StandsStill, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init
@@ -131,6 +132,7 @@ class AgentRun(MakesRoom, Messages):
             answer_only=True if state.closing else None,
             drop_thinking=True if state.drop_thinking else None,
             seconds_left=max(0.0, state.deadline - workflow.time()),
+            tenant=state.tenant,
         )
         cockpit.show(state)
         with self._turn_group():
@@ -149,6 +151,9 @@ class AgentRun(MakesRoom, Messages):
             if failures.is_cancelled(error):
                 # Its count never comes: charge what it may have cost.
                 state.usage = state.usage.plus(Usage(estimated_tokens=asked.max_tokens))
+                return
+            if failures.is_switched_off(error):
+                await self._until_switched_on(error)
                 return
             if failures.needs_other_thinking(error) and not state.drop_thinking:
                 state.drop_thinking = True
@@ -289,6 +294,7 @@ class AgentRun(MakesRoom, Messages):
         goes_on = self.state.outcome is None and not self._interrupted()
         self.state.doubt(call, told.text, workflow.time(), may_wait=goes_on)
         cockpit.publish_unknown(self.state)
+        self._note_unknown(call, told.text)
 
     def _take_news(self) -> None:
         state = self.state

@@ -94,6 +94,16 @@ def generate(state: RunState, max_tokens: int) -> dict[str, Any]:
     }
 
 
+def switched_on(seconds_left: float) -> dict[str, Any]:
+    """Until the run's deadline: each attempt looks once, and says itself when the next one is."""
+    return {
+        "start_to_close_timeout": timedelta(seconds=30),
+        "schedule_to_close_timeout": timedelta(seconds=seconds_left),
+        "retry_policy": RetryPolicy(maximum_interval=timedelta(seconds=60)),
+        "summary": "switched off",
+    }
+
+
 def execute(state: RunState, call: Call, tool: ToolSpec) -> dict[str, Any]:
     """As the tool's author declared it."""
     final = [_TOO_LARGE]

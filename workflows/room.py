@@ -34,6 +34,9 @@ class MakesRoom:
     def _interrupted(self) -> bool:
         raise NotImplementedError
 
+    async def _until_switched_on(self, error: ActivityError) -> None:
+        raise NotImplementedError
+
     async def _alone(self, activity: Coroutine[Any, Any, None]) -> None:
         raise NotImplementedError
 
@@ -99,6 +102,7 @@ class MakesRoom:
             keep_turns=policy.keep_turns,
             room=state.tail_bytes(),
             drop_thinking=True if state.drop_thinking else None,
+            tenant=state.tenant,
         )
         try:
             written: SummariseOutput = await workflow.execute_activity(
@@ -111,6 +115,9 @@ class MakesRoom:
             if failures.is_cancelled(error):
                 # Its count never comes: charge what it may have cost.
                 lost = Usage(estimated_tokens=policy.checkpoint_tokens)
+            elif failures.is_switched_off(error):
+                await self._until_switched_on(error)
+                return
             else:
                 lost = failures.lost_usage(error)
                 self.state.context.unsummarised += 1

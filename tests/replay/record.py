@@ -32,6 +32,7 @@ from turnkeeper import (
     StopRun,
     ToolContext,
     ToolFailed,
+    switchboard,
     tool,
 )
 from turnkeeper.client import AgentClient, AgentRunHandle
@@ -182,6 +183,34 @@ async def _stopped_while_waiting(r: Rig) -> Any:
     run = await _waiting(r)
     await run.stop("enough")
     return await run.result(check=False)
+
+
+async def _switched_off(r: Rig) -> Any:
+    await r.agents.switch_off("agent", "tester", "too dear", "ann")
+    run = await r.start()
+
+    async def waits() -> bool:
+        return "switched on again" in (await run.status()).waiting_for
+
+    await until(waits)
+    await r.agents.switch_on("agent", "tester")
+    return await run.result(check=False)
+
+
+async def _tool_off(r: Rig) -> Any:
+    await r.agents.switch_off("tool", "write", "too many", "ann")
+    return await r.run()
+
+
+async def _switches(r: Rig) -> Any:
+    """The history that is recorded is that of the list."""
+    result = await _tool_off(r)
+    handle = r.client.get_workflow_handle(switchboard.workflow_id(r.task_queue))
+    await handle.signal("switch", {"kind": "tenant", "name": "acme", "off": True, "reason": "x"})
+    await handle.signal("switch", {"kind": "nonsense"})
+    await r.agents.switch_on("tool", "write")
+    r.ids.append(handle.id)
+    return result
 
 
 async def _invalid(r: Rig) -> Any:
@@ -351,6 +380,9 @@ SCENARIOS: dict[str, Scenario] = {
     "summary-awaited": Scenario(_pages(delay=1), agent={**SMALL, "history": HISTORY}),
     "summary-not-awaited": Scenario(_pages(delay=1), agent={**SMALL, "history": HISTORY}),
     "window-full": Scenario(_pages(refused_from=4), "context_overflow", agent=SMALL),
+    "switched-off": Scenario([text("Hello.")], drive=_switched_off),
+    "tool-off": Scenario([call("write", {"n": 1}), _results], drive=_tool_off),
+    "switches": Scenario([call("write", {"n": 1}), _results], drive=_switches),
     "codec": Scenario([call("write", {"n": 1}), _results], codec=True),
 }
 
