@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 
 from turnkeeper.entries import Entry, Position, check_json
 from turnkeeper.errors import AdmissionError
+from turnkeeper.notices import Notice
 from turnkeeper.spec import MAX_RESULT_IMAGES, UNBUILT_LIMITS, AgentSpec, Effect, Limits, Strict
 from turnkeeper.switches import SwitchRequest
 from turnkeeper.text import one_line
@@ -55,6 +56,13 @@ SWITCHED_ON = "run.switched_on"
 """Activity: done once the run's agent and tenant are no longer switched off."""
 SWITCHED_OFF = "SwitchedOff"
 """Type of failures, of a call or a generation: it is switched off and was not begun."""
+
+NOTICE = "TurnkeeperNotice"
+"""Workflow type: delivers one `Notice`, and outlives the run that it is about."""
+NOTIFY = "run.notify"
+"""Its activity: one request to the webhook. `turnkeeper.notices` has the kinds of events."""
+NOT_DELIVERED = "not_delivered"
+"""Type of its failures."""
 
 STOP = "stop"
 """Update and signal, body `StopRequest`: end the run."""
@@ -329,6 +337,8 @@ class LoadAgentOutput(_Inner):
     """Our search attributes that this namespace has: upserting another one would wedge the run."""
     heartbeat_seconds: float = 10
     """How long a worker may be silent in an activity before it is held for dead."""
+    notifies: bool = False
+    """Whether the run tells a webhook when it waits, fails or has an unknown outcome."""
 
 
 class GenerateInput(_Inner):
@@ -528,6 +538,7 @@ def schemas() -> dict[str, Any]:
         StopRequest,
         ResolveRequest,
         SwitchRequest,
+        Notice,
         Limits,
     )
     return {m.__name__: m.model_json_schema() for m in public}

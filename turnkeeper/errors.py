@@ -9,6 +9,7 @@ TurnkeeperError
 │   └── StopRun               "end the run"
 ├── StateLost             a stored part of a transcript is missing or was changed
 ├── NothingStored         an artifact store has other runs' objects, and none of this one's
+├── NoticeRefused         a webhook's receiver got what the worker did not send, or too late
 └── RunError              raised to a caller by AgentClient, carries the RunResult:
     ├── InvalidRequest        the request was refused; the message names the field
     ├── UnknownAgent          no worker knows an agent of that name
@@ -37,6 +38,7 @@ __all__ = [
     "InvalidRequest",
     "LimitReached",
     "NothingStored",
+    "NoticeRefused",
     "RetryTool",
     "RunCancelled",
     "RunError",
@@ -106,6 +108,10 @@ class NothingStored(TurnkeeperError, OSError):
     Who knows that the run has stored something waits for it, as for a store that is away: it may be
     the wrong one. Who has an id from a model knows that there is no such artifact.
     """
+
+
+class NoticeRefused(TurnkeeperError):
+    """Raised by `turnkeeper.webhook.verify` for a notice that is not genuine, or too old."""
 
 
 class RunError(TurnkeeperError):

@@ -169,6 +169,10 @@ class RunState(BaseModel):
     resolutions: list[ResolveRequest] = Field(default_factory=list)
     """Accepted, and not applied yet."""
 
+    notifies: bool = False
+    notices: int = 0
+    """Told so far."""
+
     stop: StopRequest | None = None
     closing: str | None = None
     """The limit at which the last answer was asked for."""

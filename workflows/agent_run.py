@@ -37,6 +37,7 @@ from turnkeeper.state import EMPTY_REPLY, MAX_CONTINUED, MAX_DISCARDED, Call, Ph
 from turnkeeper.text import clip, one_line
 from workflows import boundary, cockpit, failures, options
 from workflows.messages import Messages
+from workflows.notices import Notices
 from workflows.pace import Pace
 from workflows.room import MakesRoom
 from workflows.switched_off import StandsStill
@@ -53,7 +54,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(MakesRoom, StandsStill, Messages):
+class AgentRun(MakesRoom, StandsStill, Notices, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init
@@ -73,6 +74,7 @@ class AgentRun(MakesRoom, StandsStill, Messages):
         self.seal_from = 0
         """The turn from which the run may continue as new."""
         self.acknowledging = False
+        self.notices = []
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> RunResult:  # noqa: ARG002
@@ -91,6 +93,7 @@ class AgentRun(MakesRoom, StandsStill, Messages):
             # awaited here, or a tool would go on after the run's end.
             self.state.cancel(workflow.cancellation_reason() or None)
             await self._drain()
+            await self._notices_begun()
             self._close()
             raise
         self._close()
@@ -413,6 +416,7 @@ class AgentRun(MakesRoom, StandsStill, Messages):
         state.context.head_tokens = loaded.head_tokens
         state.attributes = loaded.attributes
         state.heartbeat_seconds = loaded.heartbeat_seconds
+        state.notifies = loaded.notifies
         cockpit.publish_start(state)
         cockpit.show(state)
 
@@ -456,6 +460,7 @@ class AgentRun(MakesRoom, StandsStill, Messages):
         sealed = state.sealed is not None and state.sealed.position == state.transcript
         if self._interrupted() or not sealed:
             return
+        await self._notices_begun()
         await workflow.wait_condition(workflow.all_handlers_finished)
         # No await between that and this: a message that came in between would be lost.
         workflow.continue_as_new(state, memo=cockpit.memo(state))
@@ -485,6 +490,8 @@ class AgentRun(MakesRoom, StandsStill, Messages):
     async def _settle(self) -> None:
         """Nothing is in flight, and nobody waits for an answer."""
         await self._drain()
+        self._note_end()
+        await self._notices_begun()
         if self.acknowledging:
             # In a task of its own: a task that ends the run is thrown away when another event comes
             # meanwhile, and an update in it is given back to its caller as an error.

@@ -104,6 +104,15 @@ def switched_on(seconds_left: float) -> dict[str, Any]:
     }
 
 
+def notify(event: str) -> dict[str, Any]:
+    """About ten minutes, so that a receiver may be deployed meanwhile."""
+    return {
+        "start_to_close_timeout": timedelta(seconds=30),
+        "retry_policy": RetryPolicy(maximum_interval=timedelta(seconds=60), maximum_attempts=15),
+        "summary": event,
+    }
+
+
 def execute(state: RunState, call: Call, tool: ToolSpec) -> dict[str, Any]:
     """As the tool's author declared it."""
     final = [_TOO_LARGE]

@@ -22,6 +22,7 @@ from typing import Any
 import structlog
 from temporalio.client import Client, WorkflowHandle
 
+from activities.notify import Webhook
 from tests.codec import Masking
 from tests.prose import prose
 from tests.rig import Rig, open_rig, until
@@ -41,6 +42,9 @@ from turnkeeper.spec import HistoryPolicy
 from turnkeeper.testing import AUTO, Exchange, call, calls, reply, status, text, thinking
 from turnkeeper.testing.embedded import EmbeddedServer
 from turnkeeper.testing.provider import Reply, Script
+
+UNHEARD = Webhook("http://127.0.0.1:9/", f"whsec_{'c2VjcmV0' * 6}")
+"""A receiver that is not there."""
 
 HISTORIES = Path(__file__).parent / "histories"
 ROOT = Path(__file__).resolve().parents[2]
@@ -383,6 +387,7 @@ SCENARIOS: dict[str, Scenario] = {
     "switched-off": Scenario([text("Hello.")], drive=_switched_off),
     "tool-off": Scenario([call("write", {"n": 1}), _results], drive=_tool_off),
     "switches": Scenario([call("write", {"n": 1}), _results], drive=_switches),
+    "notices": Scenario([call("send"), status(401)], "model_rejected", agent={"webhook": UNHEARD}),
     "codec": Scenario([call("write", {"n": 1}), _results], codec=True),
 }
 
