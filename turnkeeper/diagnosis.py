@@ -22,7 +22,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from turnkeeper.contract import UnknownCall
+from turnkeeper.contract import SWITCHED_ON, UnknownCall
 from turnkeeper.outside import activity_words, unknown_of
 from turnkeeper.render import person_awaited
 from turnkeeper.text import age, one_line
@@ -160,6 +160,11 @@ def _persons(waiting: Sequence[UnknownCall]) -> list[Finding]:
 
 def _activity(pending: PendingActivityInfo, now: datetime) -> Finding:
     """What an activity does, or why it does nothing."""
+    if pending.activity_type.name == SWITCHED_ON and pending.HasField("last_failure"):
+        return Finding(
+            f"it waits for {one_line(pending.last_failure.message, _LONG)}",
+            "starter.py switch list shows what is off, switch on KIND NAME ends it",
+        )
     what = activity_words(pending)
     most = f" of {pending.maximum_attempts}" if pending.maximum_attempts else ""
     parts = [f"attempt {pending.attempt}{most}"]
