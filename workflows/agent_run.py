@@ -40,7 +40,6 @@ from workflows.messages import Messages
 from workflows.notices import Notices
 from workflows.pace import Pace
 from workflows.room import MakesRoom
-from workflows.switched_off import StandsStill
 
 DRAIN_SECONDS = 10.0
 """Beside the heartbeat timeout: how long calls that were cancelled are waited for."""
@@ -54,7 +53,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(MakesRoom, StandsStill, Notices, Messages):
+class AgentRun(MakesRoom, Notices, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init

@@ -22,9 +22,10 @@ from turnkeeper.contract import (
 )
 from turnkeeper.state import RunState
 from workflows import cockpit, failures, options
+from workflows.switched_off import StandsStill
 
 
-class MakesRoom:
+class MakesRoom(StandsStill):
     """What a run does before a generation so that it fits."""
 
     state: RunState
@@ -32,9 +33,6 @@ class MakesRoom:
     """A summary that is being written while the turns go on."""
 
     def _interrupted(self) -> bool:
-        raise NotImplementedError
-
-    async def _until_switched_on(self, error: ActivityError) -> None:
         raise NotImplementedError
 
     async def _alone(self, activity: Coroutine[Any, Any, None]) -> None:
