@@ -14,12 +14,12 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities import switched
 from tests.rig import AGENT, Rig, RigFactory, until
-from turnkeeper import Limits, RetryTool, tool
+from turnkeeper import Limits, RetryTool, switchboard, tool
 from turnkeeper.client import AgentClient
 from turnkeeper.contract import SWITCH, SWITCHED_ON, SWITCHES
 from turnkeeper.errors import InvalidRequest
 from turnkeeper.switchboard import read, workflow_id
-from turnkeeper.switches import MAX_SWITCHES
+from turnkeeper.switches import MAX_SWITCHES, SwitchList
 from turnkeeper.testing import Exchange, Reply, call, calls, text
 
 BEGUN: list[float] = []
@@ -313,7 +313,8 @@ async def test_raw_messages_cannot_wedge_it(rig: RigFactory, client: Client) -> 
     async with rig([]) as r:
         await r.agents.switch_off("tool", "pay", "x")
         handle = client.get_workflow_handle(workflow_id(r.task_queue))
-        for args in ([], [1], [{"kind": "tool"}], [{}, {}], [{"kind": "tool", "name": 1}]):
+        bad: list[list[Any]] = [[], [1], [{"kind": "tool"}], [{}, {}], [{"kind": 1, "name": 1}]]
+        for args in bad:
             await handle.signal(SWITCH, args=args)
             with pytest.raises(Exception, match="Workflow update failed"):
                 await handle.execute_update(SWITCH, args=args)
@@ -372,10 +373,10 @@ async def test_all_calls_together_ask_once(monkeypatch: pytest.MonkeyPatch) -> N
         asked.append(1)
         if fails:
             raise RPCError("away", RPCStatusCode.UNAVAILABLE, b"")
-        return switched.SwitchList.read([{"kind": "tool", "name": "pay", "reason": "x"}])
+        return SwitchList.read([{"kind": "tool", "name": "pay", "reason": "x"}])
 
     now = [100.0]
-    monkeypatch.setattr(switched.switchboard, "read", answer)
+    monkeypatch.setattr(switchboard, "read", answer)
     monkeypatch.setattr(switched, "clock", lambda: now[0])
     errors: list[str] = []
     monkeypatch.setattr(switched.log, "error", lambda event, **_: errors.append(event))
