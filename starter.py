@@ -118,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_raise_limits(commands)
     _add_fork(commands)
     _add_retry(commands)
+    _add_switch(commands)
     _add_artifacts(commands)
     _add_demo(commands)
     _add_dev(commands)
@@ -401,6 +402,35 @@ def _add_export(commands: Any) -> None:
         "--count", type=_positive, default=10_000, metavar="N", help="at most so many (10000)"
     )
     _add_json(parser)
+
+
+def _add_switch(commands: Any) -> None:
+    summary = "Switch a tool, an agent or a tenant off for all runs, and on again."
+    parser = commands.add_parser("switch", help=summary, description=summary)
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    off = _add(actions, "off", "switches:off", "From now on nothing of it begins, in any run.")
+    on = _add(actions, "on", "switches:on", "Let it go on; runs that wait do so within a minute.")
+    listing = _add(actions, "list", "switches:list_switches", "What is off, since when and why.")
+    for action in (off, on):
+        action.add_argument(
+            "kind",
+            choices=("tool", "agent", "tenant"),
+            metavar="KIND",
+            help="tool, agent or tenant",
+        )
+        action.add_argument(
+            "name",
+            metavar="NAME",
+            help="such as issue_refund, or refunds.issue_refund for one agent",
+        )
+        action.add_argument("--actor", metavar="NAME", help="who does it (default: you)")
+    off.add_argument("--reason", required=True, help="why: models and operators read it")
+    on.add_argument("--reason", default="", help="why, for the record in history")
+    for action in (off, on, listing):
+        action.add_argument(
+            "--task-queue", metavar="NAME", help="of the workers (also TURNKEEPER_TASK_QUEUE)"
+        )
+        _add_json(action)
 
 
 def _add_artifacts(commands: Any) -> None:

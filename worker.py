@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from temporalio.worker import Interceptor, Worker
 
     from activities.capacity import Caches
+    from activities.notify import Webhook
     from activities.providers import Provider
     from activities.redact import Redactor
     from activities.registry import Registry
@@ -237,6 +238,7 @@ async def _prepare(
         ValueError: a setting.
     """
     from activities import readiness, startup
+    from activities.notify import Webhook
     from activities.registry import Registry, find_agents
     from turnkeeper.artifacts import open_store
 
@@ -248,6 +250,7 @@ async def _prepare(
         raise ValueError("no agents: give --agents MODULE, e.g. --agents examples.finance")
     registry = Registry(find_agents(modules))
     providers = startup.providers(registry, redactor)
+    webhook = Webhook.from_environment()
     client, artifacts = await _connect(options)
     namespace = await startup.namespace(client)
     store = open_store(options.artifacts or artifacts, namespace=namespace)
@@ -265,8 +268,11 @@ async def _prepare(
     )
     grace = _grace(registry, settings)
     startup.warn_of_grace(grace)
+    startup.tell_webhook(webhook)
     startup.tell_caches(_caches(registry, settings))
-    made = build_worker(client, registry, providers, store, settings, redactor=redactor)
+    made = build_worker(
+        client, registry, providers, store, settings, redactor=redactor, webhook=webhook
+    )
     return made, list(registry.agents), grace
 
 
@@ -324,12 +330,13 @@ def build_worker(
     settings: Settings | None = None,
     *,
     redactor: Redactor | None = None,
+    webhook: Webhook | None = None,
     workflow: type | None = None,
 ) -> Worker:
     """A worker with the loop and its activities, for this program and for tests.
 
     At its shutdown it closes the providers. `redactor` is that of the environment unless another is
-    given; `workflow` stands in for the loop's own class.
+    given; without a `webhook` runs tell nobody; `workflow` stands in for the loop's own class.
     """
     from concurrent.futures import ThreadPoolExecutor
     from datetime import timedelta
@@ -344,6 +351,7 @@ def build_worker(
     from activities.generate import Generate
     from activities.load_agent import LoadAgent
     from activities.memory import Memories
+    from activities.notify import Notify
     from activities.pictures import Pictures
     from activities.redact import Redactor
     from activities.resets import Resets
@@ -351,9 +359,12 @@ def build_worker(
     from activities.seal import Seal
     from activities.shorten import Shorten
     from activities.summarise import Summarise
+    from activities.switched import Switched, SwitchedOn
     from activities.verify import Verifying
     from activities.views import Views
     from workflows.agent_run import AgentRun
+    from workflows.notices import Delivery
+    from workflows.switches import Switches
 
     settings = settings or Settings()
     grace = _grace(registry, settings)
@@ -366,7 +377,17 @@ def build_worker(
     runners = Runners(most=min(settings.max_activities, 16))
     memories = Memories(client, store)
     resets = Resets(client, redactor)
-    execute = Execute(registry, store, redactor, threads, runners, memories=memories, resets=resets)
+    switched = Switched(client, settings.task_queue)
+    execute = Execute(
+        registry,
+        store,
+        redactor,
+        threads,
+        runners,
+        memories=memories,
+        resets=resets,
+        switched=switched,
+    )
 
     class Serving(Worker):
         async def shutdown(self) -> None:
@@ -374,6 +395,7 @@ def build_worker(
             await super().shutdown()
             telling.cancel()
             await runners.close()
+            await notify.close()
             for provider in providers.values():
                 await provider.close()
 
@@ -385,21 +407,25 @@ def build_worker(
         redactor,
         heartbeat_seconds=settings.heartbeat_seconds,
         patience_seconds=settings.unknown_agent_seconds,
+        notifies=webhook is not None,
     )
+    notify = Notify(webhook, redactor)
     return Serving(
         client,
         task_queue=settings.task_queue,
         identity=neighbours.identity(registry.agents),
-        workflows=[workflow or AgentRun],
+        workflows=[workflow or AgentRun, Switches, Delivery],
         activities=[
             load_agent.run,
-            Generate(views, asking, redactor).run,
+            Generate(views, asking, redactor, switched).run,
             execute.run,
             Verifying(registry, threads, redactor).run,
             Fork(client, views, store, redactor).run,
             Seal(views, store, redactor).run,
-            Summarise(views, asking, redactor).run,
+            Summarise(views, asking, redactor, switched).run,
             Shorten(views, store, redactor).run,
+            SwitchedOn(switched).run,
+            notify.run,
         ],
         # Imported once for all runs: their types and code, kept by each, are most of its memory.
         workflow_runner=SandboxedWorkflowRunner(

@@ -34,8 +34,16 @@ from activities.registry import Registry
 from activities.resets import Resets
 from activities.results import Parts, Unreadable, content_of, extract, heft, sendable
 from activities.runners import Runners, in_process
+from activities.switched import Switched
 from turnkeeper.artifacts import ArtifactStore
-from turnkeeper.contract import NOT_HERE, NOTHING_HAPPENED, Asks, ExecuteInput, ExecuteOutput
+from turnkeeper.contract import (
+    NOT_HERE,
+    NOTHING_HAPPENED,
+    SWITCHED_OFF,
+    Asks,
+    ExecuteInput,
+    ExecuteOutput,
+)
 from turnkeeper.entries import result
 from turnkeeper.errors import RetryTool, StopRun, ToolFailed
 from turnkeeper.media import ImageRef
@@ -75,6 +83,7 @@ class Execute:
         *,
         memories: Memories,
         resets: Resets,
+        switched: Switched,
     ) -> None:
         self.in_flight = InFlight()
         """The calls that this worker is at."""
@@ -85,14 +94,15 @@ class Execute:
         self._runners = runners
         self._memories = memories
         self._resets = resets
+        self._switched = switched
 
     @activity.defn(dynamic=True)
     async def run(self, args: Sequence[RawValue]) -> ExecuteOutput:
         """Run one attempt of one call.
 
         Raises:
-            ApplicationError: `ToolNotHere`, `RetryTool` and `tool_failed`; the message is written
-                for the model, internals are in the details.
+            ApplicationError: `ToolNotHere`, `SwitchedOff`, `RetryTool` and `tool_failed`; the
+                message is written for the model, internals are in the details.
         """
         began = time.monotonic()
         asked: ExecuteInput = activity.payload_converter().from_payload(
@@ -129,6 +139,7 @@ class Execute:
             if output is not None:
                 return output
             self._refuse_spent(asked, attempts)
+            await self._refuse_switched_off(asked, attempts)
             attempts.begin()
             context.attempt = attempts.begun
             body = functools.partial(self._call, tool, arguments, context, asked, lease)
@@ -403,6 +414,22 @@ class Execute:
         if attempts.unsure and attempts.is_late(asked.key_ttl):
             attempts.why = "it is too late to try again under the same key"
             raise self._final(asked, attempts)
+
+    async def _refuse_switched_off(self, asked: ExecuteInput, attempts: Attempts) -> None:
+        """Begin nothing that an operator has forbidden, a further attempt neither."""
+        tenant = asked.metadata.get("tenant")
+        off = await self._switched.check_tool(asked.agent, asked.tool, tenant)
+        if off is None:
+            return
+        if attempts.unsure:
+            attempts.why = (
+                f"{attempts.why or 'it may have begun'}; then it could not be tried "
+                f"again: {off.told}"
+            )
+            raise self._final(asked, attempts)
+        raise ApplicationError(
+            self._shown(f"{off.told}. The call was not run."), type=SWITCHED_OFF, non_retryable=True
+        )
 
     def _again(self, asked: ExecuteInput, attempts: Attempts, error: RetryTool) -> ApplicationError:
         attempts.unsure -= 1

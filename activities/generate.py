@@ -11,6 +11,7 @@ from activities.providers import ModelRequest
 from activities.providers.admission import UNDIAGNOSED, Admitted
 from activities.pulse import pulse
 from activities.redact import Redactor
+from activities.switched import Switched
 from activities.views import Views, read
 from turnkeeper.contract import GENERATE, GenerateInput, GenerateOutput, Timing
 from turnkeeper.spec import AgentSpec
@@ -22,7 +23,10 @@ log = structlog.get_logger("turnkeeper.generate")
 class Generate:
     """The activity `run.generate`."""
 
-    def __init__(self, views: Views, asking: Asking, redactor: Redactor) -> None:
+    def __init__(
+        self, views: Views, asking: Asking, redactor: Redactor, switched: Switched
+    ) -> None:
+        self._switched = switched
         self._views = views
         self._asking = asking
         self._redactor = redactor
@@ -32,7 +36,7 @@ class Generate:
         """Ask the model once.
 
         Raises:
-            ApplicationError: as `Asking.ask` has it, or of type `state_lost`.
+            ApplicationError: as `Asking.ask` has it, or of type `state_lost` or `SwitchedOff`.
         """
         attempt = Attempt("generation failed", asked.turn, asked.seconds_left)
         async with pulse(lambda: attempt.past):
@@ -40,6 +44,7 @@ class Generate:
                 self._views, self._redactor, asked.spec_digest, asked.base
             )
             view.extend(asked.new)
+            await self._switched.check_agent(spec.name, asked.tenant, attempt.past.lost_tokens)
             request = self._request(spec, view, asked)
             admitted = await self._asking.ask(request, attempt, known_ids=view.call_ids)
         workflow_id, position = str(activity.info().workflow_id), view.position

@@ -59,7 +59,9 @@ class LoadAgent:
         *,
         heartbeat_seconds: float = 10,
         patience_seconds: float = PATIENCE_SECONDS,
+        notifies: bool = False,
     ) -> None:
+        self._notifies = notifies
         self._registry = registry
         self._client = client
         self._store = store
@@ -92,6 +94,7 @@ class LoadAgent:
             head_tokens=head_tokens(spec),
             attributes=await self._registered(),
             heartbeat_seconds=self._heartbeat_seconds,
+            notifies=self._notifies,
         )
 
     def _unknown(self, name: str) -> ApplicationError:

@@ -14,17 +14,19 @@ from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 
 from activities.redact import Redactor
-from turnkeeper.contract import NOT_HERE, NOTHING_HAPPENED
+from turnkeeper.contract import NOT_DELIVERED, NOT_HERE, NOTHING_HAPPENED, SWITCHED_OFF
 from turnkeeper.text import printable, well_formed
 
 Event = MutableMapping[str, Any]
 _MAX_TEXT = 4_000
 # Of a text over the bound: where it began, and its end, which is what matters of a traceback.
 _HEAD = 1_000
-# Types of failures that `generate` and `execute` log in a line of their own before they raise.
+# Types of failures that activities log in a line of their own before they raise.
 _TOLD = frozenset(
     {
+        NOT_DELIVERED,
         NOT_HERE,
+        SWITCHED_OFF,
         "context_overflow",
         "model_rejected",
         "model_unavailable",

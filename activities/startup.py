@@ -12,6 +12,7 @@ from temporalio.service import RPCError
 from activities import neighbours
 from activities.capacity import Caches
 from activities.load_agent import registered_attributes
+from activities.notify import Webhook
 from activities.providers import Provider
 from activities.providers.anthropic import AnthropicProvider
 from activities.redact import Redactor
@@ -136,6 +137,12 @@ def warn_of_grace(seconds: float) -> None:
             "terminationGracePeriodSeconds), or bound it by --grace-seconds: a call that is cut "
             "off may have an unknown outcome",
         )
+
+
+def tell_webhook(webhook: Webhook | None) -> None:
+    """Say whom runs tell that they wait for a person, have failed, or do not know an outcome."""
+    if webhook is not None:
+        log.info("notices go to a webhook", host=webhook.host)
 
 
 def tell_caches(caches: Caches) -> None:

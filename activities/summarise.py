@@ -11,6 +11,7 @@ from activities.providers import ModelRequest
 from activities.providers.admission import Admitted
 from activities.pulse import pulse
 from activities.redact import Redactor
+from activities.switched import Switched
 from activities.views import Views, read
 from turnkeeper import replies
 from turnkeeper.contract import SUMMARISE, Checkpoint, SummariseInput, SummariseOutput
@@ -28,7 +29,10 @@ log = structlog.get_logger("turnkeeper.summarise")
 class Summarise:
     """The activity `run.summarise`."""
 
-    def __init__(self, views: Views, asking: Asking, redactor: Redactor) -> None:
+    def __init__(
+        self, views: Views, asking: Asking, redactor: Redactor, switched: Switched
+    ) -> None:
+        self._switched = switched
         self._views = views
         self._asking = asking
         self._redactor = redactor
@@ -38,13 +42,14 @@ class Summarise:
         """Ask the model once; what it wrote is checked, and a bad summary is a problem, no error.
 
         Raises:
-            ApplicationError: as `Asking.ask` has it, or of type `state_lost`.
+            ApplicationError: as `Asking.ask` has it, or of type `state_lost` or `SwitchedOff`.
         """
         attempt = Attempt("summary failed", asked.turn)
         async with pulse(lambda: attempt.past):
             spec, view, source = await read(
                 self._views, self._redactor, asked.spec_digest, asked.base
             )
+            await self._switched.check_agent(spec.name, asked.tenant, attempt.past.lost_tokens)
             policy = spec.context or ContextPolicy()
             covered = await aside(
                 view.bytes, lambda: _covered(view.entries, policy.keep_turns, asked.room)

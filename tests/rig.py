@@ -20,6 +20,7 @@ from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.client import Client, WorkflowHandle
 
 import worker
+from activities.notify import Webhook
 from activities.providers.anthropic import AnthropicProvider
 from activities.registry import Registry
 from turnkeeper import Agent, Limits, RunResult, Tool
@@ -146,6 +147,7 @@ async def open_rig(
     workflow: type | None = None,
     provider: Mapping[str, Any] | None = None,
     silence: float = 120,
+    webhook: Webhook | None = None,
     **agent: Any,
 ) -> AsyncIterator[Rig]:
     """A worker with the agent `tester` (or the given ones) on a task queue of its own.
@@ -190,6 +192,7 @@ async def open_rig(
                 }
             ),
             workflow=workflow,
+            webhook=webhook,
         )
         async with served:
             made = AgentClient(client, task_queue=task_queue, store=store)

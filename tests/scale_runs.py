@@ -30,8 +30,8 @@ class HearingRun(AgentRun):
         """See AgentRun."""
         return await super().run(args)
 
-    @workflow.signal
-    def note(self, *args: Any) -> None:
+    @workflow.signal(name="note")
+    def take_note(self, *args: Any) -> None:
         """Remember a number."""
         self.state.attributes.append(str(args[0]))
 

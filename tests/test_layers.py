@@ -30,6 +30,7 @@ DOES_IO = {
     "outside",
     "retry",
     "source",
+    "switchboard",
 }
 
 

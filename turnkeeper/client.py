@@ -19,7 +19,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, TypeVar
 
 from pydantic import BaseModel
 from temporalio import workflow
@@ -39,6 +39,7 @@ from temporalio.exceptions import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper import switchboard
 from turnkeeper.answers import answer_to
 from turnkeeper.artifacts import ArtifactStore, open_store
 from turnkeeper.connection import DEFAULT_ADDRESS, connect, own_settings, readable
@@ -101,6 +102,7 @@ from turnkeeper.outside import (
 from turnkeeper.retry import find_turn, repeated_text, reset
 from turnkeeper.source import forkable, request_of
 from turnkeeper.spec import Limits
+from turnkeeper.switches import Kind, Switch, SwitchRequest
 from turnkeeper.text import one_line
 from turnkeeper.waiting import KINDS, PERSON, TIME
 
@@ -126,6 +128,7 @@ _OURS = f"WorkflowType = '{WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
 
 _LOOKED_AT = 10_000
 """Runs whose memos are read for one list."""
+_Model = TypeVar("_Model", bound=BaseModel)
 
 Stopped = Literal["stopping", "queued", "ended"]
 Held = Literal["pausing", "paused", "queued", "ended"]
@@ -965,6 +968,79 @@ class AgentClient:
         except RPCError as error:
             raise readable(error, id, self.client) from error
 
+    # --- kill switches --------------------------------------------------------------------------
+
+    async def switch_off(
+        self,
+        kind: Kind,
+        name: str,
+        reason: str,
+        actor: str | None = None,
+        *,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> switchboard.Switched:
+        """Switch off a tool, an agent or a tenant, for all runs of this client's task queue.
+
+        Two seconds after the answer `switched` nothing of it begins any more: calls are answered as
+        not run, and runs of the agent or tenant wait before their next request to the model. What
+        has begun goes on.
+
+        Args:
+            kind: `tool`, `agent` or `tenant`.
+            name: of a tool `issue_refund`, or `refunds.issue_refund` for that agent's alone.
+            reason: why; models and operators read it.
+            actor: who says so.
+            timeout: seconds that a worker has to answer.
+
+        Returns:
+            `switched`; `unchanged`: it was off already, and its first reason stays; `queued`: no
+            worker has answered, and the server tells the next one.
+
+        Raises:
+            InvalidRequest: the name or reason is malformed, or too much is switched off.
+            ConnectionError: the server cannot be reached.
+        """
+        asked = {"kind": kind, "name": name, "off": True, "reason": reason, "actor": actor}
+        return await self._switch(asked, timeout)
+
+    async def switch_on(
+        self,
+        kind: Kind,
+        name: str,
+        reason: str = "",
+        actor: str | None = None,
+        *,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> switchboard.Switched:
+        """Switch on again what was switched off; runs that wait go on within a minute.
+
+        Arguments, answers and errors are those of `switch_off`.
+        """
+        asked = {"kind": kind, "name": name, "off": False, "reason": reason, "actor": actor}
+        return await self._switch(asked, timeout)
+
+    async def switches(self) -> list[Switch]:
+        """What is switched off, in the order in which that was done. Needs no worker.
+
+        Raises:
+            ConnectionError: the server cannot be reached.
+        """
+        _not_in_a_workflow()
+        try:
+            return (await switchboard.read(self.client, self.task_queue)).switches
+        except RPCError as error:
+            raise readable(error, "", self.client) from error
+
+    async def _switch(self, body: Mapping[str, Any], timeout: float) -> switchboard.Switched:
+        _not_in_a_workflow()
+        asked = _check(SwitchRequest, body)
+        try:
+            return await switchboard.change(self.client, self.task_queue, asked, timeout)
+        except WorkflowUpdateFailedError as error:
+            raise _invalid(f"switch: {error.cause}") from error
+        except RPCError as error:
+            raise readable(error, "", self.client) from error
+
     # --- inside ---------------------------------------------------------------------------------
 
     async def _result(self, run: str) -> RunResult:
@@ -1314,6 +1390,8 @@ def _checked_id(run: str) -> str:
             f"id: {one_line(run, 80)!r}: use 1 to 200 letters, digits and _ . : / @ + = -, "
             "beginning with a letter or digit"
         )
+    if run.startswith(switchboard.PREFIX):
+        raise _invalid(f"id: {one_line(run, 80)!r}: such ids are those of kill switches")
     return run
 
 
@@ -1331,9 +1409,9 @@ def _became(error: BaseException | None) -> Literal["duplicate", "ended"] | None
     return "duplicate" if kind == DUPLICATE else "ended" if kind == ENDED else None
 
 
-def _check(model: type[BaseModel], body: Mapping[str, Any]) -> None:
+def _check(model: type[_Model], body: Mapping[str, Any]) -> _Model:
     try:
-        read_public(model, dict(body))
+        return read_public(model, dict(body))
     except ValueError as error:
         raise _invalid(str(error)) from None
 

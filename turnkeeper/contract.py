@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 
 from turnkeeper.entries import Entry, Position, check_json
 from turnkeeper.errors import AdmissionError
+from turnkeeper.notices import Notice
 from turnkeeper.spec import (
     MAX_RESULT_IMAGES,
     UNBUILT_LIMITS,
@@ -31,6 +32,7 @@ from turnkeeper.spec import (
     Limits,
     Strict,
 )
+from turnkeeper.switches import SwitchRequest
 from turnkeeper.text import one_line
 
 WORKFLOW = "AgentRun"
@@ -57,6 +59,22 @@ NOT_VERIFIED = "not_verified"
 """Of a decision: whoever made it is not who they say, or may not make it."""
 NOT_SEALED = "not_sealed"
 """The same of sealing: the loop goes on without."""
+
+SWITCHES = "TurnkeeperSwitches"
+"""Workflow type: keeps what is switched off, one workflow for each task queue."""
+SWITCH = "switch"
+"""Its update and signal, body `SwitchRequest`: switch a tool, an agent or a tenant off or on."""
+SWITCHED_ON = "run.switched_on"
+"""Activity: done once the run's agent and tenant are no longer switched off."""
+SWITCHED_OFF = "SwitchedOff"
+"""Type of failures, of a call or a generation: it is switched off and was not begun."""
+
+NOTICE = "TurnkeeperNotice"
+"""Workflow type: delivers one `Notice`, and outlives the run that it is about."""
+NOTIFY = "run.notify"
+"""Its activity: one request to the webhook. `turnkeeper.notices` has the kinds of events."""
+NOT_DELIVERED = "not_delivered"
+"""Type of its failures."""
 
 STOP = "stop"
 """Update and signal, body `StopRequest`: end the run."""
@@ -547,6 +565,8 @@ class LoadAgentOutput(_Inner):
     """Our search attributes that this namespace has: upserting another one would wedge the run."""
     heartbeat_seconds: float = 10
     """How long a worker may be silent in an activity before it is held for dead."""
+    notifies: bool = False
+    """Whether the run tells a webhook when it waits, fails or has an unknown outcome."""
 
 
 class GenerateInput(_Inner):
@@ -563,6 +583,7 @@ class GenerateInput(_Inner):
     """Let the provider drop thinking blocks that it holds for bound to another conversation."""
     seconds_left: float
     """Until the run's deadline: a wait beyond it is not begun."""
+    tenant: str | None = None
 
 
 class Timing(_Inner):
@@ -731,6 +752,7 @@ class SummariseInput(_Inner):
     room: int | None = None
     """Bytes that may stay word for word. None, of a worker of before: half of the view."""
     drop_thinking: bool | None = None
+    tenant: str | None = None
 
 
 class SummariseOutput(_Inner):
@@ -772,6 +794,13 @@ class ShortenOutput(_Inner):
     timing: Timing = Field(default_factory=Timing)
 
 
+class SwitchedOnInput(_Inner):
+    """What `run.switched_on` is asked."""
+
+    agent: str
+    tenant: str | None = None
+
+
 def schemas() -> dict[str, Any]:
     """JSON schemas of the public contract, by name."""
     public: tuple[type[BaseModel], ...] = (
@@ -787,6 +816,8 @@ def schemas() -> dict[str, Any]:
         RaiseLimitsRequest,
         SendRequest,
         AnswerRequest,
+        SwitchRequest,
+        Notice,
         Limits,
     )
     return {m.__name__: m.model_json_schema() for m in public}

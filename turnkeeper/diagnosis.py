@@ -22,7 +22,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from turnkeeper.contract import ApprovalAsked, UnknownCall
+from turnkeeper.contract import SWITCHED_ON, ApprovalAsked, UnknownCall
 from turnkeeper.outside import activity_words, approvals_of, unknown_of, waits_of
 from turnkeeper.render import resuming
 from turnkeeper.text import age, one_line
@@ -165,6 +165,11 @@ def _awaited(run_id: str, kind: str, what: str) -> Finding:
 
 def _activity(pending: PendingActivityInfo, now: datetime) -> Finding:
     """What an activity does, or why it does nothing."""
+    if pending.activity_type.name == SWITCHED_ON and pending.HasField("last_failure"):
+        return Finding(
+            f"it waits for {one_line(pending.last_failure.message, _LONG)}",
+            "starter.py switch list shows what is off, switch on KIND NAME ends it",
+        )
     what = activity_words(pending)
     most = f" of {pending.maximum_attempts}" if pending.maximum_attempts else ""
     parts = [f"attempt {pending.attempt}{most}"]

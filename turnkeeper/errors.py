@@ -10,6 +10,7 @@ TurnkeeperError
 ├── StateLost             a stored part of a transcript is missing or was changed
 ├── EffectsRepeated       turns that are to be run again have changed the world already
 ├── NothingStored         an artifact store has other runs' objects, and none of this one's
+├── NoticeRefused         a webhook's receiver got what the worker did not send, or too late
 └── RunError              raised to a caller by AgentClient, carries the RunResult:
     ├── InvalidRequest        the request was refused; the message names the field
     ├── UnknownAgent          no worker knows an agent of that name
@@ -42,6 +43,7 @@ __all__ = [
     "InvalidRequest",
     "LimitReached",
     "NothingStored",
+    "NoticeRefused",
     "RetryTool",
     "RunCancelled",
     "RunError",
@@ -123,6 +125,10 @@ class EffectsRepeated(TurnkeeperError):
     def __init__(self, message: str, effects: Sequence[PastEffect]) -> None:
         super().__init__(message)
         self.effects = effects
+
+
+class NoticeRefused(TurnkeeperError):
+    """Raised by `turnkeeper.webhook.verify` for a notice that is not genuine, or too old."""
 
 
 class RunError(TurnkeeperError):

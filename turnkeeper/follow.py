@@ -34,6 +34,8 @@ from turnkeeper.contract import (
     SHORTEN,
     STOP,
     SUMMARISE,
+    SWITCHED_OFF,
+    SWITCHED_ON,
     ApprovalAsked,
     Awaited,
     Epoch,
@@ -81,6 +83,7 @@ _BEGINS = {
     SEAL: "the transcript is sealed: history starts anew",
     SUMMARISE: "a summary of earlier turns is begun",
     SHORTEN: "the view is too long for the model's window",
+    SWITCHED_ON: "waits until it is switched on again",
 }
 """What is said of activities between the turns."""
 
@@ -369,7 +372,7 @@ class _Narrator:
         failure = failed.failure if failed.scheduled_event_id else timed_out.failure
         # Said first: a long reason is cut.
         kind = failure.application_failure_info.type
-        unsure = begun.mutates and kind not in (NOTHING_HAPPENED, NOT_HERE)
+        unsure = begun.mutates and kind not in (NOTHING_HAPPENED, NOT_HERE, SWITCHED_OFF)
         named = f"outcome unknown: {begun.name}" if unsure else f"{begun.name} failed"
         text = f"{named}: {_why(failure)}{_again(begun)}"
         return [(phase, begun.turn, text)]

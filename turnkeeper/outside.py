@@ -33,6 +33,7 @@ from turnkeeper.contract import (
     SEAL,
     SHORTEN,
     SUMMARISE,
+    SWITCHED_ON,
     ApprovalAsked,
     Awaited,
     CallStatus,
@@ -235,6 +236,7 @@ _WHAT = {
     SEAL: "the artifact store",
     SUMMARISE: "a summary of earlier turns",
     SHORTEN: "a shorter view",
+    SWITCHED_ON: "its agent or tenant to be switched on",
 }
 
 

@@ -109,7 +109,8 @@ def waiting_for(state: RunState) -> str:
         return told
     if state.phase is Phase.GENERATE:
         held = state.control.held if state.control.waits else None
-        return resume_awaited(held) if held else f"a reply of {one_line(state.spec.model.name, 80)}"
+        off = resume_awaited(held) if held else one_line(state.switched_off, 300)
+        return off or f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
     if state.phase is Phase.EXECUTE and open_calls:
         more = len(open_calls) - _CARD_CALLS

@@ -123,7 +123,7 @@ class Call(BaseModel):
     @property
     def breaks(self) -> bool:
         """Whether what the model planned after it is not to be taken for granted."""
-        return self.failed or self.outcome == "denied"
+        return self.outcome not in (None, "ok")
 
     def refuse(self, text: str) -> None:
         """It cannot be run as the model wrote it."""
@@ -193,6 +193,8 @@ class RunState(BaseModel):
     """Whether the run waits for the artifact store before it continues as new."""
     making_room: bool = False
     """Whether the run waits for a shorter view."""
+    switched_off: str = ""
+    """What the run waits for while its agent or tenant is switched off, in words."""
 
     usage: Usage = Field(default_factory=Usage)
     total_calls: int = 0
@@ -214,6 +216,10 @@ class RunState(BaseModel):
     control: Control = Field(default_factory=Control)
     was_reset: bool = False
     """Whether this execution, or one before it, came in the place of another one."""
+    notifies: bool = False
+    notices: int = 0
+    """Told so far."""
+
     stop: StopRequest | None = None
     closing: str | None = None
     """The limit at which the last answer was asked for."""
@@ -341,6 +347,11 @@ class RunState(BaseModel):
     def tool(self, call: Call) -> ToolSpec | None:
         """The tool that is called, if the agent has it."""
         return self.spec.tool(call.tool) if self.spec else None
+
+    @property
+    def tenant(self) -> str | None:
+        """For whom it runs, if the caller has said so."""
+        return self.request.metadata.get("tenant")
 
     def startable(self) -> list[Call]:
         """Calls that may start now, in call order.

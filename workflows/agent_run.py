@@ -41,6 +41,7 @@ from workflows.approving import AsksPeople
 from workflows.beginning import Forks
 from workflows.hold import Holds
 from workflows.messages import Messages
+from workflows.notices import Notices
 from workflows.pace import Pace
 from workflows.room import MakesRoom
 from workflows.talk import Talks
@@ -57,7 +58,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
+class AgentRun(Forks, Holds, Talks, MakesRoom, AsksPeople, Notices, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init
@@ -77,6 +78,7 @@ class AgentRun(Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
         self.seal_from = 0
         """The turn from which the run may continue as new."""
         self.acknowledging = False
+        self.notices = []
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> RunResult:  # noqa: ARG002
@@ -95,6 +97,7 @@ class AgentRun(Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
             # awaited here, or a tool would go on after the run's end.
             self.state.cancel(workflow.cancellation_reason() or None)
             await self._drain()
+            await self._notices_begun()
             self._close()
             raise
         self._close()
@@ -151,6 +154,7 @@ class AgentRun(Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
             answer_only=True if state.closing else None,
             drop_thinking=True if state.drop_thinking else None,
             seconds_left=max(0.0, state.deadline - workflow.time()),
+            tenant=state.tenant,
         )
         cockpit.show(state)
         with self._turn_group():
@@ -174,6 +178,9 @@ class AgentRun(Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
             if failures.is_cancelled(error):
                 # Its count never comes: charge what it may have cost.
                 state.usage = state.usage.plus(Usage(estimated_tokens=asked.max_tokens))
+                return
+            if failures.is_switched_off(error):
+                await self._until_switched_on(error)
                 return
             if failures.needs_other_thinking(error) and not state.drop_thinking:
                 state.drop_thinking = True
@@ -343,6 +350,7 @@ class AgentRun(Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
         goes_on = self.state.outcome is None and not self._interrupted()
         self.state.doubt(call, told.text, workflow.time(), may_wait=goes_on)
         cockpit.publish_unknown(self.state)
+        self._note_unknown(call, told.text)
 
     def _take_news(self) -> None:
         self._take_decisions()
@@ -488,6 +496,7 @@ class AgentRun(Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
         state.attributes = loaded.attributes
         state.heartbeat_seconds = loaded.heartbeat_seconds
         state.raise_early()
+        state.notifies = loaded.notifies
         cockpit.publish_start(state)
         cockpit.show(state)
 
@@ -535,6 +544,7 @@ class AgentRun(Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
         sealed = state.sealed is not None and state.sealed.position == state.transcript
         if self._interrupted() or not sealed:
             return
+        await self._notices_begun()
         await workflow.wait_condition(workflow.all_handlers_finished)
         # No await between that and this: a message that came in between would be lost.
         workflow.continue_as_new(state, memo=cockpit.memo(state))
@@ -564,6 +574,8 @@ class AgentRun(Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
     async def _settle(self) -> None:
         """Nothing is in flight, and nobody waits for an answer."""
         await self._drain()
+        self._note_end()
+        await self._notices_begun()
         if self.acknowledging:
             # In a task of its own: a task that ends the run is thrown away when another event comes
             # meanwhile, and an update in it is given back to its caller as an error.

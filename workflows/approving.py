@@ -11,6 +11,7 @@ from temporalio.exceptions import ActivityError
 from turnkeeper import contract
 from turnkeeper.approvals import Decision
 from turnkeeper.contract import ExecuteOutput, Signature, VerifyOutput
+from turnkeeper.render import approval_awaited
 from turnkeeper.spec import ToolSpec
 from turnkeeper.state import Call, RunState
 from workflows import cockpit, failures, options
@@ -30,6 +31,9 @@ class AsksPeople:
         raise NotImplementedError
 
     def _begin(self, activity: Any) -> None:
+        raise NotImplementedError
+
+    def _note_waiting(self, call: Call, waiting_for: str, what: str = "") -> None:
         raise NotImplementedError
 
     def _allowed(self, call: Call) -> dict[str, Any]:
@@ -61,6 +65,12 @@ class AsksPeople:
                 seconds=state.pinned.approvals.expires,
             )
             cockpit.publish_approvals(state)
+            self._note_asked(call)
+
+    def _note_asked(self, call: Call) -> None:
+        asked = [a for a in self.state.approvals.waiting if a.id == call.approval]
+        late = "nobody decided in time; " if asked[0].escalated else ""
+        self._note_waiting(call, approval_awaited(asked), f"{late}asked because {asked[0].why}")
 
     def _take_decisions(self) -> None:
         """What people have said counts before the clock does."""
@@ -78,6 +88,9 @@ class AsksPeople:
             if policy.on_expiry == "stop":
                 tools = ", ".join(a.tool for a in late)
                 state.end("stopped", f"nobody decided in time about a call of {tools}")
+            for call in state.waiting("approval"):
+                if any(a.id == call.approval for a in late):
+                    self._note_asked(call)
         if changed:
             cockpit.publish_approvals(state)
 

@@ -19,6 +19,7 @@ from turnkeeper.contract import (
     NOT_HERE,
     NOTHING_HAPPENED,
     STORE_UNAVAILABLE,
+    SWITCHED_OFF,
     THINKING_MISMATCH,
     Usage,
 )
@@ -37,7 +38,7 @@ class End(NamedTuple):
 class Told(NamedTuple):
     """A result made here, since the call itself brought none."""
 
-    outcome: Literal["error", "unknown"]
+    outcome: Literal["error", "unknown", "not_run"]
     text: str
 
 
@@ -54,6 +55,11 @@ def needs_other_thinking(error: ActivityError) -> bool:
 def is_overflow(error: ActivityError) -> bool:
     """Whether the provider says that the request does not fit into the model's window."""
     return isinstance(error.cause, ApplicationError) and error.cause.type == "context_overflow"
+
+
+def is_switched_off(error: ActivityError) -> bool:
+    """Whether the request was not sent, since the run's agent or tenant is switched off."""
+    return isinstance(error.cause, ApplicationError) and error.cause.type == SWITCHED_OFF
 
 
 def end_of(error: ActivityError, otherwise: str) -> End:
@@ -75,6 +81,9 @@ def told(error: ActivityError, tool: ToolSpec) -> Told:
     kind = cause.type if isinstance(cause, ApplicationError) else None
     if kind == NOT_HERE:
         return Told("error", f"Tool {tool.name} is not available at the moment. It was not run.")
+    if isinstance(cause, ApplicationError) and kind == SWITCHED_OFF:
+        # Not an error: an operator's doing must not end the run by its limit on errors.
+        return Told("not_run", cause.message)
     if isinstance(cause, ApplicationError) and kind == NOTHING_HAPPENED:
         return Told("error", cause.message)
     if isinstance(cause, CancelledError):

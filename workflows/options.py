@@ -118,6 +118,25 @@ def generate(state: RunState, max_tokens: int) -> dict[str, Any]:
     }
 
 
+def switched_on(seconds_left: float) -> dict[str, Any]:
+    """Until the run's deadline: each attempt looks once, and says itself when the next one is."""
+    return {
+        "start_to_close_timeout": timedelta(seconds=30),
+        "schedule_to_close_timeout": timedelta(seconds=seconds_left),
+        "retry_policy": RetryPolicy(maximum_interval=timedelta(seconds=60)),
+        "summary": "switched off",
+    }
+
+
+def notify(event: str) -> dict[str, Any]:
+    """About ten minutes, so that a receiver may be deployed meanwhile."""
+    return {
+        "start_to_close_timeout": timedelta(seconds=30),
+        "retry_policy": RetryPolicy(maximum_interval=timedelta(seconds=60), maximum_attempts=15),
+        "summary": event,
+    }
+
+
 def execute(state: RunState, call: Call, tool: ToolSpec) -> dict[str, Any]:
     """As the tool's author declared it."""
     final = [_TOO_LARGE]

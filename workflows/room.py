@@ -22,9 +22,10 @@ from turnkeeper.contract import (
 )
 from turnkeeper.state import RunState
 from workflows import cockpit, failures, options
+from workflows.switched_off import StandsStill
 
 
-class MakesRoom:
+class MakesRoom(StandsStill):
     """What a run does before a generation so that it fits."""
 
     state: RunState
@@ -99,6 +100,7 @@ class MakesRoom:
             keep_turns=policy.keep_turns,
             room=state.tail_bytes(),
             drop_thinking=True if state.drop_thinking else None,
+            tenant=state.tenant,
         )
         try:
             written: SummariseOutput = await workflow.execute_activity(
@@ -111,6 +113,9 @@ class MakesRoom:
             if failures.is_cancelled(error):
                 # Its count never comes: charge what it may have cost.
                 lost = Usage(estimated_tokens=policy.checkpoint_tokens)
+            elif failures.is_switched_off(error):
+                await self._until_switched_on(error)
+                return
             else:
                 lost = failures.lost_usage(error)
                 self.state.context.unsummarised += 1

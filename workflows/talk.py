@@ -7,10 +7,11 @@ import contextlib
 
 from temporalio import workflow
 
+from turnkeeper.render import awaited_words
 from turnkeeper.spec import ToolSpec
 from turnkeeper.state import Call, Phase, RunState
 from turnkeeper.waiting_tools import hold
-from turnkeeper.waits import clock
+from turnkeeper.waits import answer_awaited, clock
 from workflows import cockpit
 
 
@@ -39,6 +40,9 @@ class Talks:
         raise NotImplementedError
 
     def _abandon(self, call: Call) -> None:
+        raise NotImplementedError
+
+    def _note_waiting(self, call: Call, waiting_for: str, what: str = "") -> None:
         raise NotImplementedError
 
     # --- a message that interrupts --------------------------------------------------------------
@@ -88,6 +92,8 @@ class Talks:
             return
         call.status, call.awaits, call.held = "waiting", tool.awaits, held
         cockpit.publish_waiting(self.state)
+        if call.awaits == "answer":
+            self._note_waiting(call, awaited_words([answer_awaited(call.call_id, held)]))
 
     def _set_alarm(self) -> None:
         """One timer, for the nearest time that a call waits for."""

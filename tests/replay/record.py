@@ -22,6 +22,7 @@ from typing import Any
 import structlog
 from temporalio.client import Client, WorkflowHandle
 
+from activities.notify import Webhook
 from tests.codec import Masking
 from tests.prose import prose
 from tests.rig import Rig, open_rig, until
@@ -34,6 +35,7 @@ from turnkeeper import (
     ToolFailed,
     ask_person,
     sleep,
+    switchboard,
     tool,
 )
 from turnkeeper.client import AgentClient, AgentRunHandle
@@ -42,6 +44,9 @@ from turnkeeper.spec import HistoryPolicy
 from turnkeeper.testing import AUTO, Exchange, call, calls, reply, status, text, thinking
 from turnkeeper.testing.embedded import EmbeddedServer
 from turnkeeper.testing.provider import Reply, Script
+
+UNHEARD = Webhook("http://127.0.0.1:9/", f"whsec_{'c2VjcmV0' * 6}")
+"""A receiver that is not there."""
 
 HISTORIES = Path(__file__).parent / "histories"
 ROOT = Path(__file__).resolve().parents[2]
@@ -267,6 +272,34 @@ async def _asked(r: Rig) -> Any:
     return await run.result(check=False)
 
 
+async def _switched_off(r: Rig) -> Any:
+    await r.agents.switch_off("agent", "tester", "too dear", "ann")
+    run = await r.start()
+
+    async def waits() -> bool:
+        return "switched on again" in (await run.status()).waiting_for
+
+    await until(waits)
+    await r.agents.switch_on("agent", "tester")
+    return await run.result(check=False)
+
+
+async def _tool_off(r: Rig) -> Any:
+    await r.agents.switch_off("tool", "write", "too many", "ann")
+    return await r.run()
+
+
+async def _switches(r: Rig) -> Any:
+    """The history that is recorded is that of the list."""
+    result = await _tool_off(r)
+    handle = r.client.get_workflow_handle(switchboard.workflow_id(r.task_queue))
+    await handle.signal("switch", {"kind": "tenant", "name": "acme", "off": True, "reason": "x"})
+    await handle.signal("switch", {"kind": "nonsense"})
+    await r.agents.switch_on("tool", "write")
+    r.ids.append(handle.id)
+    return result
+
+
 async def _invalid(r: Rig) -> Any:
     handle = await r.start_raw({"agent": "tester", "prompt": "q", "limits": {"cost_usd": 1}})
     return await r.agents.result(handle.id, check=False)
@@ -466,6 +499,10 @@ SCENARIOS: dict[str, Scenario] = {
         drive=_asked,
         agent={"tools": [ask_person, sleep]},
     ),
+    "switched-off": Scenario([text("Hello.")], drive=_switched_off),
+    "tool-off": Scenario([call("write", {"n": 1}), _results], drive=_tool_off),
+    "switches": Scenario([call("write", {"n": 1}), _results], drive=_switches),
+    "notices": Scenario([call("send"), status(401)], "model_rejected", agent={"webhook": UNHEARD}),
     "codec": Scenario([call("write", {"n": 1}), _results], codec=True),
 }
 

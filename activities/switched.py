@@ -1,0 +1,116 @@
+"""What is switched off, as this worker knows it, and the wait until something is on again."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import timedelta
+
+import structlog
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.service import RPCError
+
+from activities.lease import clock
+from turnkeeper import switchboard
+from turnkeeper.contract import SWITCHED_OFF, SWITCHED_ON, SwitchedOnInput
+from turnkeeper.switches import Switch, SwitchList
+
+FRESH_SECONDS = 2.0
+"""How old the worker's copy may be when a call or a request to a model begins."""
+ANSWER_SECONDS = 2.0
+"""How long the server is waited for; then the last copy counts for as long as a fresh one."""
+FIRST_WAIT_SECONDS, MOST_WAIT_SECONDS = 5.0, 60.0
+"""Between two looks of a run that waits."""
+
+log = structlog.get_logger("turnkeeper.switched")
+
+
+class Switched:
+    """The worker's copy; it is asked for by all calls together, and not while there are none."""
+
+    def __init__(self, client: Client, task_queue: str) -> None:
+        self._client = client
+        self._task_queue = task_queue
+        self._copy = SwitchList()
+        self._until = -math.inf
+        self._asking = asyncio.Lock()
+        self._told = False
+
+    async def now(self) -> SwitchList:
+        """What is switched off, or was at most `FRESH_SECONDS` ago.
+
+        While the server does not answer, what was last known; at first nothing.
+        """
+        async with self._asking:
+            if clock() >= self._until:
+                await self._refresh()
+        return self._copy
+
+    async def check_agent(self, agent: str, tenant: str | None, lost_tokens: int) -> None:
+        """Before a request to a model; `lost_tokens` is what earlier attempts may have cost.
+
+        Raises:
+            ApplicationError: of type `SwitchedOff`; the run waits.
+        """
+        if off := (await self.now()).agent_off(agent, tenant):
+            _log(off, agent)
+            details = {"lost_tokens": lost_tokens}
+            raise ApplicationError(off.awaited, details, type=SWITCHED_OFF, non_retryable=True)
+
+    async def check_tool(self, agent: str, tool: str, tenant: str | None) -> Switch | None:
+        """Before a call: what forbids it, if anything does."""
+        off = (await self.now()).tool_off(agent, tool, tenant)
+        if off is not None:
+            _log(off, agent, tool)
+        return off
+
+    async def _refresh(self) -> None:
+        began = clock()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                found = await switchboard.read(self._client, self._task_queue)
+        except (TimeoutError, RPCError) as error:
+            self._until = clock() + FRESH_SECONDS
+            if not self._told:
+                # The first one of an outage.
+                self._told = True
+                log.error(
+                    "it cannot be told what is switched off: what was last known counts",
+                    known=len(self._copy.switches),
+                    error=f"{type(error).__name__}: {error}",
+                )
+            return
+        # From when it was asked for: what it says may have changed since.
+        self._copy, self._until, self._told = found, began + FRESH_SECONDS, False
+
+
+def _log(off: Switch, agent: str, tool: str | None = None) -> None:
+    log.warning("switched off", agent=agent, tool=tool, why=off.told)
+
+
+class SwitchedOn:
+    """The activity `run.switched_on`."""
+
+    def __init__(self, switched: Switched) -> None:
+        self._switched = switched
+
+    @activity.defn(name=SWITCHED_ON)
+    async def run(self, asked: SwitchedOnInput) -> None:
+        """Look once.
+
+        Raises:
+            ApplicationError: of type `SwitchedOff`, to be tried again: it says what is waited for.
+        """
+        off = (await self._switched.now()).agent_off(asked.agent, asked.tenant)
+        if off is None:
+            return
+        # Bounded first: a wait of weeks has many attempts.
+        wait = FIRST_WAIT_SECONDS * 2.0 ** min(activity.info().attempt - 1, 10)
+        raise ApplicationError(
+            off.awaited,
+            type=SWITCHED_OFF,
+            next_retry_delay=timedelta(seconds=min(wait, MOST_WAIT_SECONDS)),
+            category=ApplicationErrorCategory.BENIGN,
+        )

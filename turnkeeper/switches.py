@@ -1,0 +1,134 @@
+"""What is switched off: tools, agents and tenants, by whom and why. Pure.
+
+There is one list for each task queue, which is one application. It lies in the memo of a small
+workflow, `workflows/switches.py`; `turnkeeper/switchboard.py` reads and changes it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from turnkeeper.spec import Strict
+from turnkeeper.text import one_line
+
+Kind = Literal["tool", "agent", "tenant"]
+
+MAX_SWITCHES = 200
+"""Things that can be switched off at once; the list travels whole."""
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,130}")
+
+
+class SwitchRequest(Strict):
+    """The body of `switch`."""
+
+    kind: Kind
+    name: Annotated[str, Field(min_length=1, max_length=512)]
+    """Of a tool `issue_refund`, or `refunds.issue_refund` for that agent's alone."""
+    off: Annotated[bool, Field(strict=True)]
+    reason: Annotated[str, Field(max_length=300)] = ""
+    """Of one that is switched off, needed: the model and everybody who waits reads it."""
+    actor: Annotated[str, Field(max_length=200)] | None = None
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if self.kind == "tenant":
+            if one_line(self.name, 512) != self.name:
+                raise ValueError("name: is blank, or begins or ends so, or has control characters")
+        elif not _NAME.fullmatch(self.name):
+            raise ValueError(f"name: {one_line(self.name, 80)!r} is no name of a {self.kind}")
+        if self.off and not self.reason.strip():
+            raise ValueError("reason: is empty; say why it is switched off")
+        return self
+
+
+class Switch(BaseModel):
+    """One thing that is switched off."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    kind: Kind
+    name: str
+    reason: str = ""
+    actor: str | None = None
+    since: float = 0
+    """Seconds since 1970."""
+
+    @property
+    def told(self) -> str:
+        """A sentence without its end: `Tool refund was switched off by ann: too many`."""
+        return f"{self.kind.capitalize()} {one_line(self.name, 130)} was switched {self._off}"
+
+    @property
+    def awaited(self) -> str:
+        """What a run waits for: `agent finance to be switched on again: off by ann: too many`."""
+        return f"{self.kind} {one_line(self.name, 130)} to be switched on again: {self._off}"
+
+    @property
+    def _off(self) -> str:
+        by = f" by {one_line(self.actor, 100)}" if self.actor else ""
+        return f"off{by}: {one_line(self.reason, 300).rstrip('. ')}"
+
+
+class SwitchList(BaseModel):
+    """All of them, in the order in which they were switched off."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    switches: list[Switch] = Field(default_factory=list)
+
+    @classmethod
+    def read(cls, published: Any) -> SwitchList:
+        """What a memo has; what is none of ours in it is passed over."""
+        found: list[Switch] = []
+        for told in published if isinstance(published, list) else []:
+            try:
+                found.append(Switch.model_validate(told))
+            except ValidationError:
+                # Of a release with another idea of it.
+                continue
+        return cls(switches=found)
+
+    def published(self) -> list[dict[str, Any]]:
+        """As `read` reads it."""
+        return [s.model_dump(mode="json", exclude_none=True) for s in self.switches]
+
+    def find(self, kind: Kind, name: str | None) -> Switch | None:
+        """The switch of that very thing, if it is off."""
+        return next((s for s in self.switches if (s.kind, s.name) == (kind, name)), None)
+
+    def refusal(self, asked: SwitchRequest) -> str | None:
+        """Why a change cannot be made; None if it can."""
+        full = len(self.switches) >= MAX_SWITCHES
+        if asked.off and full and self.find(asked.kind, asked.name) is None:
+            return f"{MAX_SWITCHES} things are switched off, which is the most: switch one on first"
+        return None
+
+    def take(self, asked: SwitchRequest, now: float) -> bool:
+        """Make a change; False if there was nothing to do.
+
+        What is off already keeps its first reason: it says who, and since when.
+        """
+        known = self.find(asked.kind, asked.name)
+        if asked.off == (known is not None):
+            return False
+        if known is not None:
+            self.switches.remove(known)
+        else:
+            made = asked.model_dump(include={"kind", "name", "reason", "actor"})
+            self.switches.append(Switch(**made, since=now))
+        return True
+
+    def agent_off(self, agent: str, tenant: str | None) -> Switch | None:
+        """What keeps an agent's run from asking its model."""
+        return self.find("tenant", tenant) or self.find("agent", agent)
+
+    def tool_off(self, agent: str, tool: str, tenant: str | None) -> Switch | None:
+        """What keeps an agent's run from calling a tool."""
+        return (
+            self.agent_off(agent, tenant)
+            or self.find("tool", tool)
+            or self.find("tool", f"{agent}.{tool}")
+        )

@@ -1,0 +1,39 @@
+"""A run whose agent or tenant is switched off: it stands still until that is over."""
+
+from __future__ import annotations
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+from turnkeeper import contract
+from turnkeeper.contract import SwitchedOnInput
+from turnkeeper.state import RunState
+from workflows import cockpit, failures, options
+
+
+class StandsStill:
+    """What a run does when it may not ask its model."""
+
+    state: RunState
+
+    async def _until_switched_on(self, error: ActivityError) -> None:
+        """Wait after a request that was not sent, as long as the run's deadline allows.
+
+        The wait is one activity that fails until then: its attempts leave no event in history, are
+        none of the request itself, and tell an operator what is waited for.
+        """
+        state = self.state
+        state.usage = state.usage.plus(failures.lost_usage(error))
+        state.switched_off = failures.end_of(error, "").reason
+        cockpit.show(state)
+        try:
+            await workflow.execute_activity(
+                contract.SWITCHED_ON,
+                SwitchedOnInput(agent=state.request.agent, tenant=state.tenant),
+                **options.switched_on(max(1.0, state.deadline - workflow.time())),
+            )
+        except ActivityError:
+            # Cancelled, or at the deadline: the loop looks which.
+            pass
+        finally:
+            self.state.switched_off = ""

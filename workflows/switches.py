@@ -1,0 +1,105 @@
+"""The workflow that keeps what is switched off, one for each task queue.
+
+Its memo is the list: whoever wants to know reads it with one `describe`, also while no worker is
+up. It is started by the first change (`turnkeeper/switchboard.py`) and never ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from temporalio import workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from turnkeeper.contract import SWITCH, SWITCHES
+from turnkeeper.entries import strict_json
+from turnkeeper.errors import AdmissionError
+from turnkeeper.switches import SwitchList, SwitchRequest
+from turnkeeper.text import one_line
+from workflows import boundary
+
+MAX_CHANGES = 50
+"""Until it continues as new: each one has the whole list in its history."""
+_NOTHING = RawValue(Payload())
+
+
+@workflow.defn(name=SWITCHES)
+class Switches:
+    """The workflow `TurnkeeperSwitches`."""
+
+    # Raw, and with a default: a start by hand, with anything or nothing, must not wedge it.
+    @workflow.init
+    def __init__(self, carried: RawValue = _NOTHING) -> None:
+        self.list = _list_of(carried.payload)
+        self.changes = 0
+
+    @workflow.run
+    async def run(self, carried: RawValue = _NOTHING) -> None:  # noqa: ARG002
+        """Wait for changes, and continue as new after some."""
+        self._publish()
+        await workflow.wait_condition(lambda: self.changes >= MAX_CHANGES)
+        # In a task of its own: one that ends this execution is thrown away when another message
+        # comes meanwhile, and an update in it is given back to its caller as an error.
+        await workflow.sleep(0.001, summary="acknowledge")
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        workflow.continue_as_new(self.list, memo=self._memo())
+
+    # With `*args`, as in `messages.py`: a missing argument must not fail the workflow task.
+    @workflow.update(
+        name=SWITCH,
+        description='Switch off or on. Body: {"kind": "tool", "name": "...", "off": true, '
+        '"reason": "...", "actor": "..."}; kinds: tool, agent, tenant.',
+    )
+    async def switch_update(self, *args: Any) -> dict[str, Any]:
+        """Answers once it is published."""
+        return {"accepted": SWITCH, "changed": self._take(self._read(args))}
+
+    @switch_update.validator
+    def check(self, *args: Any) -> None:
+        """Refused here, an update leaves nothing in history."""
+        try:
+            self._read(args)
+        except ValueError as error:
+            raise ApplicationError(str(error), type="invalid_request", non_retryable=True) from None
+
+    @workflow.signal(name=SWITCH, description="As the update; works while no worker is up.")
+    def switch_signal(self, *args: Any) -> None:
+        """What an update would have refused is dropped."""
+        try:
+            self._take(self._read(args))
+        except ValueError as error:
+            workflow.logger.warning("switch signal dropped: %s", one_line(str(error), 300))
+
+    def _read(self, args: Sequence[Any]) -> SwitchRequest:
+        asked = boundary.body(SwitchRequest, args)
+        if problem := self.list.refusal(asked):
+            raise ValueError(problem)
+        return asked
+
+    def _take(self, asked: SwitchRequest) -> bool:
+        changed = self.list.take(asked, workflow.time())
+        if changed:
+            self.changes += 1
+            self._publish()
+        return changed
+
+    def _publish(self) -> None:
+        workflow.upsert_memo(self._memo())
+        workflow.set_current_details(
+            "\n".join(f"- {s.told}" for s in self.list.switches) or "Nothing is switched off."
+        )
+
+    def _memo(self) -> dict[str, Any]:
+        return {"switches": self.list.published()}
+
+
+def _list_of(carried: Payload) -> SwitchList:
+    """What an execution begins with; what is none of ours in it is passed over."""
+    try:
+        told = strict_json(carried.data)
+    except AdmissionError:
+        told = None
+    return SwitchList.read(told.get("switches") if isinstance(told, dict) else None)
