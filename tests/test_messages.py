@@ -268,21 +268,24 @@ async def test_at_the_moment_of_the_end_nothing_accepted_is_lost(rig: RigFactory
     async def one(number: int) -> str:
         run = await r.start(f"run {number}")
         await until(lambda: any(q.prompt == f"run {number}" for q in r.provider.requests))
-        await asyncio.sleep(0.2 + number * 0.02)
+        # Once it has answered an update, a run takes a moment to close.
+        early = await run.send("early", message_id="m0")
+        await asyncio.sleep(0.2 + number * 0.015 if number < 35 else 5)
         if way == "update":
             became = await run.send("late", message_id="m1")
         else:
             became = await r.agents._leave(run.id, SEND, {"message_id": "m1", "text": "late"})
         result = await run.result()
         assert (result.outcome, result.unread) == ("completed", 0)
-        assert (await read(r, run) == ["m1"]) == (became in ("accepted", "queued"))
+        taken = [n for n, what in (("m0", early), ("m1", became)) if what != "ended"]
+        assert await read(r, run) == taken
         return became
 
     async with rig(script) as r:
         became = []
-        for first in range(4):
+        for first in range(3):
             # A few at a time, so that they end at about the time that they should.
-            became += await asyncio.gather(*(one(number) for number in range(first, 40, 4)))
+            became += await asyncio.gather(*(one(number) for number in range(first, 36, 3)))
         assert len(set(became)) == 2, became
         assert await r.task_failures() == 0
 
