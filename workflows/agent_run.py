@@ -58,7 +58,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(Forks, Holds, Talks, MakesRoom, AsksPeople, Notices, Messages):
+class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init

@@ -66,7 +66,6 @@ def _accepts(
     # workflow task for ever.
     @workflow.update(name=name, description=about)
     async def update(self: _Run, *args: Any) -> dict[str, str]:
-        take(self.state, boundary.body(body, args))
         note = take(self.state, boundary.body(body, args))
         self.acknowledging = True
         # Whatever the loop is at: the card tells of it now.
