@@ -20,7 +20,7 @@ from tests.rig import Rig, RigFactory, open_rig, until
 from turnkeeper import Agent, ApprovalPolicy, Limits, Tool, ToolContext, tool
 from turnkeeper.client import AgentRunHandle
 from turnkeeper.contract import APPROVE, DENY, ApprovalAsked, ExecuteInput, Signature
-from turnkeeper.errors import DefinitionError, InvalidRequest
+from turnkeeper.errors import DefinitionError, EffectsRepeated, InvalidRequest
 from turnkeeper.render import approval_text
 from turnkeeper.spec import Effect, HistoryPolicy
 from turnkeeper.testing import Exchange, Reply, call, calls, text
@@ -480,6 +480,27 @@ async def test_a_directory_that_is_away_is_asked_again(rig: RigFactory) -> None:
         assert len(shop.done) == 1
 
 
+async def test_who_it_was_is_found_out_too_late(rig: RigFactory) -> None:
+    """The call was denied by the clock meanwhile: the word is of no use any more, and the run goes
+    on."""
+
+    async def slowly(signature: Signature) -> str:
+        await asyncio.sleep(3)
+        return str(signature.actor)
+
+    shop, policy = Shop(), ApprovalPolicy(expires=1)
+    script = [call("refund", {"order": "o-1"}), told]
+    async with rig(script, tools=[shop.refund()], verify=slowly, approvals=policy) as r:
+        run = await r.start()
+        (waiting,) = await asked(run)
+        await run.approve(waiting.id, actor="ann")
+        result = await run.result(timeout=20)
+        assert result.answer == "Nobody allowed it within 1 s: it was not run."
+        assert [a.status for a in result.approvals] == ["expired"]
+        assert shop.done == []
+        assert await r.task_failures() == 0
+
+
 # --- while it waits ---------------------------------------------------------------------------
 
 
@@ -609,3 +630,42 @@ async def test_what_becomes_of_it_is_the_agents_policy(
         assert [a.status for a in result.approvals] == ["expired"]
         assert shop.done == []
         assert await r.task_failures() == 0
+
+
+async def test_each_has_its_own_time(rig: RigFactory) -> None:
+    """The second of two expires, though it was asked for later, and the first was decided."""
+    shop, policy = Shop(), ApprovalPolicy(expires=3)
+
+    async def later(args: Mapping[str, Any]) -> bool:
+        await asyncio.sleep(float(args["amount"]) - 150)
+        return True
+
+    script = [
+        calls([("refund", {"order": "o-1"}), ("refund", {"order": "o-2", "amount": 151})]),
+        told,
+    ]
+    async with rig(script, tools=[shop.refund(later)], approvals=policy) as r:
+        run = await r.start()
+        first, second = await asked(run, 2)
+        assert second.expires > first.expires
+        await run.approve(first.id)
+        result = await run.result(timeout=20)
+        assert [a.status for a in result.approvals] == ["approved", "expired"]
+        assert [o for o, _ in shop.done] == ["o-1"]
+
+
+async def test_a_retry_does_not_ask_for_what_was_done(rig: RigFactory) -> None:
+    """What was begun `once` before the reset is not begun again, so nobody has to allow it."""
+    shop = Shop()
+    script = [call("refund", {"order": "o-1"}), told]
+    async with rig(script, tools=[shop.refund("always", effect="once")]) as r:
+        run = await r.start()
+        (waiting,) = await asked(run)
+        await run.approve(waiting.id)
+        assert (await run.result()).answer == "refunded 150 of o-1"
+        with pytest.raises(EffectsRepeated) as caught:
+            await run.retry_from(1)
+        assert [e.tool for e in caught.value.effects] == ["refund"]
+        again = await run.retry_from(1, again=True)
+        assert (await again.result(timeout=20)).answer == "refunded 150 of o-1"
+        assert shop.done == [("o-1", "150")]

@@ -28,7 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 NOWHERE = ["--address", "127.0.0.1:1"]
 COMMANDS = [
     *("run", "show", "watch", "list", "count", "why", "unknown", "stop", "export", "artifacts"),
-    *("demo", "dev"),
+    *("approvals", "approve", "deny", "send", "answer", "chat", "pause", "resume"),
+    *("raise-limits", "fork", "retry", "switch", "demo", "dev"),
 ]
 QUESTION = "What was the revenue in 2024?"
 """Costs one search, which the fixture makes slow enough to interrupt."""

@@ -139,8 +139,14 @@ def _refuse_reserved(spec: AgentSpec) -> None:
 
 def _refuse_strangers(spec: AgentSpec) -> None:
     """A policy about a tool that the agent has not is a misspelt one, and another is denied."""
-    for name in spec.approvals.tools or {}:
-        if spec.tool(name) is None:
+    for name, said in (spec.approvals.tools or {}).items():
+        found = spec.tool(name)
+        if found is not None and found.awaits is not None and said == "always":
+            raise DefinitionError(
+                f"agent {spec.name!r}: approvals.tools: {name} is served by the run itself, nobody "
+                "is asked for it; use 'declared' or 'deny'"
+            )
+        if found is None:
             known = ", ".join(t.name for t in spec.tools) or "none"
             raise DefinitionError(
                 f"agent {spec.name!r}: approvals.tools: there is no tool {name!r}; tools: {known}"

@@ -116,7 +116,7 @@ class Approvals(BaseModel):
 
     def refuse(self, decision: Decision, why: str) -> None:
         """It does not count; the call waits on, for another one."""
-        self.said.remove(decision)
+        self.said = [s for s in self.said if s is not decision]
         by = one_line(decision.actor or "nobody", 100)
         told = f"{'approved' if decision.allow else 'denied'} by {by}: {one_line(why, 200)}"
         self.asked = [
@@ -160,6 +160,8 @@ class Approvals(BaseModel):
         self._settle(call.approval, "withdrawn")
 
     def _settle(self, approval: str, status: str, by: Decision | None = None) -> None:
+        # Nothing is left to decide, even if it is still being verified who has said something.
+        self.said = [s for s in self.said if s.approval != approval]
         change = {"status": status} | (
             {"actor": by.actor, "verified": by.verified, "reason": clip(by.reason, 300)}
             if by

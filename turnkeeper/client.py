@@ -274,6 +274,7 @@ class AgentClient:
             None,
             source.metadata if metadata is None else metadata,
             fork=fork,
+            keep_open=source.keep_open,
         )
         return await self._begin(request, new_id, None)
 

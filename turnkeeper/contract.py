@@ -415,7 +415,7 @@ class ApprovalAsked(_Inner):
     escalated: bool = False
     """Whether nobody decided in time, and it waits once more."""
     status: Literal["waiting", "approved", "denied", "expired", "withdrawn"] = "waiting"
-    """`withdrawn`: the run ended before anybody decided."""
+    """`withdrawn`: the run ended, or a message came first, before anybody decided."""
     actor: str | None = None
     """Who decided, as they say unless it is `verified`."""
     verified: bool = False

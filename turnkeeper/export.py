@@ -236,8 +236,10 @@ async def _decisions(described: WorkflowExecutionDescription) -> dict[str, list[
     found: dict[str, list[Any]] = {}
     for name, kind in KINDS.items():
         published = await described.memo_value(kind.memo, None)
-        if isinstance(published, list) and published:
-            found[name] = [_plain(thing) for thing in published]
+        listed = published if isinstance(published, list) else []
+        # What has a status was decided, or is to be; all else is only what the run waits for.
+        if things := [_plain(t) for t in listed if isinstance(t, dict) and "status" in t]:
+            found[name] = things
     return found
 
 

@@ -65,8 +65,7 @@ from turnkeeper.render import (
 )
 from turnkeeper.text import arguments_line, one_line
 
-__all__ = ["Step", "follow", "follow_events"]
-__all__ = ["Step", "events_of", "follow"]
+__all__ = ["Step", "events_of", "follow", "follow_events"]
 
 _SAID = 300
 """Characters of what was said or returned."""
@@ -126,20 +125,22 @@ async def follow(client: Client, workflow_id: str) -> AsyncIterator[Step]:
         RPCError: there is no such run, or the server stays away.
     """
     described = await client.get_workflow_handle(workflow_id).describe()
-    async for _, steps in follow_events(client, workflow_id, described.run_id):
+    async for _, steps in follow_events(client, workflow_id, described.run_id, whole=True):
         for step in steps:
             yield step
 
 
 async def follow_events(
-    client: Client, workflow_id: str, run_id: str
+    client: Client, workflow_id: str, run_id: str, *, whole: bool = False
 ) -> AsyncIterator[tuple[HistoryEvent, list[Step]]]:
-    """The events of a run over all its executions, and the steps in each; `run_id` is any of them.
+    """The events from the start of an execution to the end of the run, and the steps in each.
+
+    `whole`: also those of the executions before it.
 
     Raises:
         RPCError: there is no such run, or the server stays away.
     """
-    todo = await _executions(client, workflow_id, run_id)
+    todo = await _executions(client, workflow_id, run_id) if whole else [run_id]
     narrator = _Narrator(client.data_converter)
     while todo:
         run_id, next_run = todo.pop(0), ""

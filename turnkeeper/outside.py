@@ -34,6 +34,7 @@ from turnkeeper.contract import (
     SHORTEN,
     SUMMARISE,
     SWITCHED_ON,
+    VERIFY,
     ApprovalAsked,
     Awaited,
     CallStatus,
@@ -164,6 +165,7 @@ def status_of_ended(
         outcome=result.outcome,
         unknown=result.unknown or unknown,
         approvals=result.approvals,
+        unread=result.unread,
     )
 
 
@@ -237,6 +239,7 @@ _WHAT = {
     SUMMARISE: "a summary of earlier turns",
     SHORTEN: "a shorter view",
     SWITCHED_ON: "its agent or tenant to be switched on",
+    VERIFY: "who has decided about a call",
 }
 
 

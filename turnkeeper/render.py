@@ -443,7 +443,7 @@ def approval_text(asked: ApprovalAsked) -> str:
         "approved": f"was approved{by}",
         "denied": f"was denied{by}{why}",
         "expired": "was decided by nobody in time",
-        "withdrawn": "was decided by nobody before the run ended",
+        "withdrawn": "was decided by nobody: the run ended, or a message came first",
     }[asked.status]
     called = one_line(f"{asked.tool} {asked.arguments}", 300)
     return f"turn {asked.turn}, {called} {became} (approval {one_line(asked.id, 64)})"

@@ -26,6 +26,7 @@ from turnkeeper.contract import (
     NOT_HERE,
     NOTHING_HAPPENED,
     RAISE_LIMITS,
+    SWITCHED_OFF,
     ExecuteInput,
     ExecuteOutput,
     LoadAgentOutput,
@@ -302,7 +303,8 @@ class _Reader:
             asked: ExecuteInput
             (asked,) = await self._decode(scheduled.input.payloads, [ExecuteInput])
             if asked.effect != "read":
-                self.found.calls[event.event_id] = PastCall(asked)
+                call = self.found.calls[event.event_id] = PastCall(asked)
+                call.state = None if asked.asks_only else call.state
 
     async def _completed(self, event: HistoryEvent) -> None:
         completed = event.activity_task_completed_event_attributes
@@ -313,7 +315,9 @@ class _Reader:
         elif call := self.found.calls.get(completed.scheduled_event_id):
             (call.output,) = await self._decode(payloads, [ExecuteOutput])
             states: dict[str, State | None] = {"error": "failed", "invalid": None}
-            call.state = states.get(call.output.status, "done")
+            # An attempt that only asked has done nothing.
+            asked = call.output.asks is not None
+            call.state = None if asked else states.get(call.output.status, "done")
 
     async def _failed(self, event: HistoryEvent) -> None:
         failed = event.activity_task_failed_event_attributes
@@ -324,7 +328,8 @@ class _Reader:
         )
         if call := self.found.calls.get(scheduled):
             kind = failed.failure.application_failure_info.type
-            call.state = None if kind in (NOTHING_HAPPENED, NOT_HERE) else "unknown"
+            nothing = kind in (NOTHING_HAPPENED, NOT_HERE, SWITCHED_OFF)
+            call.state = None if nothing or call.input.asks_only else "unknown"
 
     async def _reset(self, event: HistoryEvent) -> None:
         replaced = event.workflow_task_failed_event_attributes.base_run_id

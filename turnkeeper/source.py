@@ -78,4 +78,10 @@ def _kept(said: Transcript) -> list[Entry]:
 
 
 def _unread(said: Transcript) -> dict[str, Entry | None]:
-    return {t.input.call_id: t.output.entry if t.output else None for t in said.tail}
+    """Results that the model has not read; None of calls that were begun and have none."""
+    return {
+        t.input.call_id: t.output.entry if t.output else None
+        for t in said.tail
+        # What only asked whether a person has to allow it has no result.
+        if (t.output.asks is None if t.output else not t.input.asks_only)
+    }

@@ -312,6 +312,9 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
                 call.tool, asked, result_type=ExecuteOutput, **options.execute(state, call, tool)
             )
         except ActivityError as error:
+            if failures.is_in_doubt(error):
+                # Before the run was reset, or by one that was started with the same key.
+                call.asks_only = False
             self._without_result(call, failures.told(error, tool))
             return
         self.pace.executed(output)
@@ -342,7 +345,11 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
     def _without_result(self, call: Call, told: failures.Told) -> None:
         if call.asks_only:
             # Nothing was to happen.
-            call.finish("error", told.text)
+            unsure = f"Whether {call.tool} is allowed could not be found out. It was not run."
+            call.finish(
+                "not_run" if told.outcome == "not_run" else "error",
+                unsure if told.outcome == "unknown" else told.text,
+            )
             return
         if told.outcome != "unknown" or self.state.pinned.on_unknown is None:
             call.finish(*told)

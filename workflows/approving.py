@@ -131,7 +131,7 @@ class AsksPeople:
         """One timer for all of them: for the one that expires first."""
         nearest = self.state.approvals.nearest
         running = self._expiry is not None and not self._expiry.done()
-        if running and (nearest is None or nearest < self._expiry_at):
+        if running and nearest != self._expiry_at:
             assert self._expiry is not None
             self._expiry.cancel()
             running = False

@@ -69,7 +69,7 @@ def open_state(args: Sequence[RawValue]) -> RunState:
         # What a fork begins with is read by an activity.
         pending=[] if request.fork else prompt,
         # Without a prompt there is nothing to do but to wait.
-        inbox=Inbox(idle_since=None if prompt else started),
+        inbox=Inbox(idle_since=None if prompt or request.fork else started),
     )
 
 

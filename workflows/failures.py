@@ -57,6 +57,11 @@ def is_overflow(error: ActivityError) -> bool:
     return isinstance(error.cause, ApplicationError) and error.cause.type == "context_overflow"
 
 
+def is_in_doubt(error: ActivityError) -> bool:
+    """Whether the activity itself says that an earlier attempt may have taken effect."""
+    return isinstance(error.cause, ApplicationError) and error.cause.type == "tool_failed"
+
+
 def is_switched_off(error: ActivityError) -> bool:
     """Whether the request was not sent, since the run's agent or tenant is switched off."""
     return isinstance(error.cause, ApplicationError) and error.cause.type == SWITCHED_OFF

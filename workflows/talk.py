@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 from temporalio import workflow
 
@@ -50,8 +49,10 @@ class Talks:
     async def _end_generation(self) -> None:
         """Without its reply. The turn counts all the same: the next generation needs another
         activity id as long as a worker holds on to this one, and limits have to hold."""
+        # Then no request was sent, and the activity of that id has ended.
+        off = bool(self.state.switched_off)
         await self._cancel()
-        if self.state.phase is Phase.GENERATE:
+        if self.state.phase is Phase.GENERATE and not off:
             self.state.cut_off()
 
     async def _end_calls(self) -> None:
@@ -59,25 +60,35 @@ class Talks:
         say what became of it goes on waiting: that is the agent's policy."""
         state = self.state
         state.inbox.heeded()
-        reads = [c for c in state.calls if c.status == "running" and not state.mutates(c)]
-        for call in state.calls:
-            if call.status == "proposed":
-                call.finish("not_run", "Not run: a message came first.")
+        reads = [
+            c
+            for c in state.calls
+            if c.status == "running" and (c.asks_only or not state.mutates(c))
+        ]
+        self._not_begun()
         for call in (held := state.waiting("answer", "time")):
             call.finish("not_run", "Not answered: a message came first.")
         if held:
             cockpit.publish_waiting(state)
+        await self._cancel()
+        for call in state.calls:
+            self._abandon(call)
+        # Also what has found out, while it was cancelled, that a person has to allow it.
+        self._not_begun()
+        for call in reads:
+            # Ended by us: that is no failure of the tool.
+            call.outcome = "not_run" if call.outcome == "error" else call.outcome
+
+    def _not_begun(self) -> None:
+        state = self.state
+        for call in state.calls:
+            if call.status == "proposed":
+                call.finish("not_run", "Not run: a message came first.")
         for call in (asked := state.waiting("approval")):
             state.approvals.withdraw(call)
             call.finish("not_run", "Not run: a message came first.")
         if asked:
             cockpit.publish_approvals(state)
-        await self._cancel()
-        for call in state.calls:
-            self._abandon(call)
-        for call in reads:
-            # Ended by us: that is no failure of the tool.
-            call.outcome = "not_run" if call.outcome == "error" else call.outcome
 
     # --- calls that the run itself serves -------------------------------------------------------
 
@@ -137,13 +148,25 @@ class Talks:
 
     async def _idle(self) -> None:
         state = self.state
-        cockpit.publish_waiting(state)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await workflow.wait_condition(
-                lambda: state.inbox.has_mail or self._interrupted() or self._is_overlong(),
-                timeout=self._idle_left(),
-                timeout_summary="idle",
-            )
+        while True:
+            cockpit.publish_waiting(state)
+            bounds = state.idle_until, state.deadline
+            try:
+                await workflow.wait_condition(
+                    lambda bounds=bounds: (  # type: ignore[misc]
+                        self._is_called() or (state.idle_until, state.deadline) != bounds
+                    ),
+                    timeout=self._idle_left(),
+                    timeout_summary="idle",
+                )
+            except TimeoutError:
+                return
+            if self._is_called():
+                return
+            # Its limits were raised meanwhile.
+
+    def _is_called(self) -> bool:
+        return self.state.inbox.has_mail or self._interrupted() or self._is_overlong()
 
     def _is_overlong(self) -> bool:
         """Whether to continue as new now: signals that are dropped add to history as well."""

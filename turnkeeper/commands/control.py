@@ -85,7 +85,7 @@ async def raise_limits(place: Place, options: argparse.Namespace) -> int:
 
 
 async def _tell(place: Place, options: argparse.Namespace, verb: _Verb) -> int:
-    chosen = query_of(options)
+    chosen = query_of(options) or options.waiting_for
     if options.id and chosen:
         raise Complaint("name a run, or choose several, not both", USAGE)
     if not options.id and not chosen:

@@ -297,6 +297,8 @@ class _Watcher:
         """The calls of the turn in their order, then what the runtime has to do."""
         by_activity = {p.activity_id: p for p in pending}
         asked = {u.call_id: u.since for u in self._status.unknown if u.status == "waiting"}
+        asked |= {a.call_id: a.since for a in self._status.approvals if a.status == "waiting"}
+        asked |= {a.call_id: a.since for a in self._status.awaited if a.call_id}
         calls = [self._call(c, by_activity, asked) for c in self._status.calls]
         others = [p for p in pending if p.activity_type.name.startswith("run.")]
         return [*calls, *(_of_runtime(p) for p in others)]

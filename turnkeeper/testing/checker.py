@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from turnkeeper.contract import NOT_HERE, NOTHING_HAPPENED
+from turnkeeper.contract import NOT_HERE, NOTHING_HAPPENED, SWITCHED_OFF
 from turnkeeper.entries import Entry, Position, verify
 from turnkeeper.outcomes import OUTCOMES
 from turnkeeper.testing.effects import Arrival
@@ -39,7 +39,7 @@ UNKNOWN: Final = "may or may not have taken effect"
 """Words of every result whose outcome is unknown."""
 
 _APPLIED_ONCE: Final = ("idempotent", "reconcilable")
-_SURE_THAT_NOTHING_HAPPENED: Final = (NOTHING_HAPPENED, NOT_HERE)
+_SURE_THAT_NOTHING_HAPPENED: Final = (NOTHING_HAPPENED, NOT_HERE, SWITCHED_OFF)
 _CONFLICT: Final = 409
 
 

@@ -183,6 +183,9 @@ class _Execution:
         if end == "completed":
             data = told.result.payloads[0].data
             activity.output = ExecuteOutput.model_validate_json(data)
+            if activity.output.asks is not None:
+                # It was to find out whether a person has to allow the call: that comes after it.
+                self._run.calls = [c for c in self._run.calls if c is not activity]
         elif end == "failed":
             activity.failure = told.failure.application_failure_info.type
 
