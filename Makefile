@@ -28,7 +28,7 @@ test: set-up ## All tests, in four processes. Options for pytest: make test ARGS
 	@# A file stays in one process: its fixtures are made once.
 	@$(VENV_PYTHON) -m pytest $(or $(ARGS),-n 4 --dist loadscope --no-loadscope-reorder)
 
-test-full: set-up ## The same with the numbers of the reports that they are about (an hour).
+test-full: set-up ## The long tests, too, with the numbers of the reports they are about (an hour).
 	@TURNKEEPER_TESTS=full $(MAKE) test
 
 crash: set-up ## Kill a worker at every crash point (minutes). make crash ARGS="--without key".

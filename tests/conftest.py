@@ -23,6 +23,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from tests import archive
 from tests.rig import RigFactory, open_rig
+from tests.sizes import FULL
 from tests.workers import SiteFactory, open_site
 from turnkeeper.client import AgentClient
 from turnkeeper.converter import data_converter
@@ -96,8 +97,13 @@ def replay_cold(folder: Path) -> dict[str, Any]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What kills workers and servers comes first: it takes longest."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without what is for `make test-full`. What kills workers and servers comes first: it takes
+    longest."""
+    long = [] if FULL else [item for item in items if item.get_closest_marker("long")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in set(long)]
     items.sort(key=lambda item: not kills(item.path))
 
 

@@ -23,6 +23,7 @@ def kept(folder: Path, name: str) -> dict[str, float]:
     return {check["name"]: check["value"] for check in told["checks"]}
 
 
+@pytest.mark.long
 def test_a_long_run_and_its_history_are_measured(tmp_path: Path) -> None:
     """As many turns as asked for, without a failed task; and less history than a loop that passes
     everything, the more so the longer the run."""

@@ -96,6 +96,7 @@ async def test_a_long_conversation_goes_on_from_summaries(rig: RigFactory) -> No
 
 
 @pytest.mark.parametrize("thinks", [False, True], ids=["plain", "thinking"])
+@pytest.mark.long
 async def test_the_state_and_history_suffice_for_a_shortened_run(
     rig: RigFactory, thinks: bool
 ) -> None:
@@ -238,6 +239,7 @@ async def test_the_opening_holds_the_task_and_the_summary(rig: RigFactory) -> No
 
 
 @pytest.mark.parametrize("covers", ["what is not shown", "the first of them"])
+@pytest.mark.long
 async def test_a_summary_outlives_an_epoch_that_gets_none(rig: RigFactory, covers: str) -> None:
     """The last one that was written stays in every later opening, which says that it covers the
     beginning alone; also if it covered too little for the first one."""
@@ -272,6 +274,7 @@ async def test_a_summary_outlives_an_epoch_that_gets_none(rig: RigFactory, cover
         await held(r)
 
 
+@pytest.mark.long
 async def test_attempts_at_a_summary_whose_reply_is_unusable_are_bounded_and_charged(
     rig: RigFactory,
 ) -> None:
@@ -314,6 +317,7 @@ async def test_a_summary_is_asked_for_whole_where_streams_are_unusable(rig: RigF
 
 
 @pytest.mark.parametrize("window", [12_000, 40_000], ids=["too small", "large enough"])
+@pytest.mark.long
 async def test_a_summariser_that_could_not_read_the_view_is_not_asked(
     rig: RigFactory, window: int
 ) -> None:
@@ -366,6 +370,7 @@ async def test_no_turn_waits_for_a_summary(rig: RigFactory) -> None:
         assert names[began:ended].count("run.generate") > 3
 
 
+@pytest.mark.long
 async def test_turns_go_on_beside_a_slow_summary_when_the_history_is_long(rig: RigFactory) -> None:
     """Continuing as new waits for the summary, and no turn does."""
     slow = reading(30, summary=lambda _: text(SUMMARY, delay=4))

@@ -108,6 +108,7 @@ async def test_the_transcript_is_the_same_with_and_without(rig: RigFactory) -> N
     assert await ends(rig, cases, history=OFTEN) == await ends(rig, cases)
 
 
+@pytest.mark.long
 async def test_the_state_is_all_that_a_run_keeps(rig: RigFactory) -> None:
     """Restored from JSON before every step, a run ends as it does otherwise."""
     cases = [(seed, name) for seed in range(3_000, 3_003 if FULL else 3_002) for name in LIMITS]

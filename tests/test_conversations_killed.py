@@ -51,6 +51,7 @@ def answered(entries: Sequence[Entry]) -> bool:
     return bool(entries) and entries[-1].kind == "reply"
 
 
+@pytest.mark.long
 async def test_every_message_is_answered_once_and_in_order(site: SiteFactory) -> None:
     """Whichever worker dies, in the middle of whatever; and a repeated message is read once."""
     async with site(looks_first, module="tests.faults.talkative") as s:

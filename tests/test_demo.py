@@ -92,6 +92,7 @@ def test_a_demo_whose_worker_falls_says_so(state: Path) -> None:
 
 @pytest.mark.crash
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_demo_leaves_nothing_behind_and_loses_nothing(state: Path) -> None:
     """SIGKILL ends server, provider and worker too; the next demo's worker ends the run."""
     demo = in_a_search(state, "cut-off")

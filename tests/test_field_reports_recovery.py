@@ -93,6 +93,7 @@ async def test_b22_a_turn_is_in_the_transcript_or_it_is_not(
 
 
 @pytest.mark.crash
+@pytest.mark.long
 async def test_b97_a_server_that_dies_during_recovery_strands_no_run(
     ledger: EffectLedger, tmp_path: Path, histories: Archive
 ) -> None:
@@ -130,6 +131,7 @@ async def test_b97_a_server_that_dies_during_recovery_strands_no_run(
 
 
 @pytest.mark.crash
+@pytest.mark.long
 async def test_b99_the_server_serves_after_each_of_many_kills(
     tmp_path: Path, histories: Archive
 ) -> None:
@@ -148,6 +150,7 @@ async def test_b99_the_server_serves_after_each_of_many_kills(
 
 
 @pytest.mark.crash
+@pytest.mark.long
 async def test_b100_every_run_is_read_after_a_kill(tmp_path: Path, histories: Archive) -> None:
     """Short runs, then SIGKILL: over the same database, and over a copy of it that was made with
     SQLite's own files beside it, all are listed and read, whole. (25 runs; in full 500.)"""

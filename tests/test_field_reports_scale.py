@@ -158,6 +158,7 @@ BURSTS = 3
 
 
 @pytest.mark.parametrize("runs", [34 if FULL else 3])
+@pytest.mark.long
 async def test_b66_a_burst_of_signals_around_a_switch_is_heard_once_and_in_order(
     rig: RigFactory, monkeypatch: pytest.MonkeyPatch, runs: int
 ) -> None:
@@ -210,6 +211,7 @@ async def test_b66_a_burst_of_signals_around_a_switch_is_heard_once_and_in_order
 
 
 @pytest.mark.parametrize("evictions", [100 if FULL else 3])
+@pytest.mark.long
 async def test_b85_an_eviction_that_fails_loses_no_slot(
     client: Client,
     tmp_path: Path,
@@ -301,6 +303,7 @@ async def test_b86_a_worker_that_stops_leaves_its_waiting_runs_whole(
         )
     ],
 )
+@pytest.mark.long
 async def test_b84_bursts_of_large_runs_leave_memory_flat(
     tmp_path: Path, runs: int, options: tuple[str, ...], limit: int | None
 ) -> None:

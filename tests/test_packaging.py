@@ -75,6 +75,7 @@ def test_the_wheel_ships_turnkeeper_alone(wheel: Path) -> None:
 @pytest.mark.crash
 @pytest.mark.slow
 @pytest.mark.timeout(240)
+@pytest.mark.long
 def test_the_wheel_brings_the_pytest_plugin(installed: Path, tmp_path: Path) -> None:
     """Who installs it can test a tool under a kill: server and worker are there without a word."""
     write_refunds(tmp_path)

@@ -135,6 +135,7 @@ def test_the_checkout_can_be_imported_from_any_folder(checkout: Path, tmp_path: 
     assert (done.returncode, done.stdout) == (0, "found\n"), done.stderr
 
 
+@pytest.mark.long
 def test_a_failing_uv_is_replaced_by_pip(checkout: Path) -> None:
     """Its output is shown, then pip installs."""
     done = make(checkout, environment(checkout, uv="echo no certificate; exit 7"))
@@ -205,6 +206,7 @@ def test_two_at_once_make_it_once(checkout: Path) -> None:
     assert sum("making .venv" in errors for _, errors in outputs) == 1
 
 
+@pytest.mark.long
 def test_a_package_with_another_hash_is_refused(checkout: Path) -> None:
     """The error is shown, the target does not run, and the next attempt starts anew."""
     write_lock(checkout, digest="0" * 64)
@@ -251,6 +253,7 @@ def test_help_is_the_default_and_needs_nothing(checkout: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become someone else")
+@pytest.mark.long
 def test_another_user_than_root_can_set_up(checkout: Path) -> None:
     """Nothing depends on being root or on a writable home."""
     nobody = 65534

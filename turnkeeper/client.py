@@ -241,7 +241,8 @@ class AgentClient:
 
         Args:
             id: of the run that is forked.
-            turn: from 1 to the one after its last reply.
+            turn: that of its first, second, ... reply, to the one after the last; a generation that
+                a message has ended has no reply, and is not counted here.
             edit: what the model reads in place of the last message, if it has not read that by
                 then, or else after the results.
             new_id: as `id` of `start`; the same fork with the same id again gives the run that

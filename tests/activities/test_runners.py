@@ -883,6 +883,7 @@ async def test_nothing_outlives_the_lease_of_a_worker_that_was_stopped(tmp_path:
 
 @linux
 @pytest.mark.slow
+@pytest.mark.long
 async def test_40_kills_leave_no_zombie_and_no_descriptor(tmp_path: Path) -> None:
     """Descriptors, processes and tasks are back to where they were."""
     runners = Runners(most=8)

@@ -39,6 +39,7 @@ def test_the_corpus_replays_under_the_eyes_of_the_sandbox() -> None:
     assert found["replayed"] == len(recorded())
 
 
+@pytest.mark.long
 def test_an_impure_call_is_refused_by_the_sandbox(tmp_path: Path) -> None:
     """The control: a clock in the loop fails there, and only there is it noticed."""
     tree = edited(tmp_path, "pace.py", "if self._turn:", "if self._turn and read_clock():")
@@ -220,6 +221,7 @@ def test_b19_fields_of_this_release_are_defaulted(tmp_path: Path) -> None:
     assert all(name.startswith(told) for name in found["failures"]), found
 
 
+@pytest.mark.long
 def test_b11_a_random_draw_before_all_others_changes_nothing(tmp_path: Path) -> None:
     """No id and no key comes from the run's random stream: one more draw, and all replays."""
     tree = edited(
