@@ -477,7 +477,7 @@ async def test_b92_nothing_runs_without_a_server() -> None:
             await AgentClient.connect(address, timeout=2)
     agent = Agent(name="x", model="m", instructions="i")
     offers = {name for name in dir(agent) if not name.startswith("_")}
-    assert offers == {"name", "spec", "tools"}
+    assert offers == {"name", "spec", "tools", "verify"}
     assert not callable(agent)
 
 

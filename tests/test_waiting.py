@@ -33,12 +33,12 @@ def test_what_waits_is_told_by_kind() -> None:
 
 def test_a_kind_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of an object without a status, and of one kind among others in a memo."""
-    monkeypatch.setitem(KINDS, "pause", Kind("paused", "a person to resume it"))
+    monkeypatch.setitem(KINDS, "resume", Kind("paused", "a person to resume it"))
     answer = Kind("asked", "a person to answer {things}", "{question}", {"kind": "answer"})
     monkeypatch.setitem(KINDS, "answer", answer)
     asked = [{"kind": "time"}, {"kind": "answer", "question": "Which one?"}]
     assert awaited({"paused": {"actor": "ann"}, "asked": asked}) == {
-        "pause": "a person to resume it",
+        "resume": "a person to resume it",
         "answer": "a person to answer Which one?",
     }
     assert awaited({"paused": None, "asked": asked[:1]}) == {}
@@ -57,5 +57,5 @@ def test_words_are_bounded_and_on_one_line() -> None:
     assert told.endswith(" and 480 more")
     assert len(told) < 3_000
     assert not {"\x1b", "\n", "\u202e"} & set(told)
-    assert in_words("outcome", [{}]) == "a person to say whether  (call ) took effect"
+    assert in_words("outcome", [{}]) == "a person to say whether (call ) took effect"
     assert "{tool}" in in_words("outcome", [{"tool": "{tool}", "call_id": "{0.__class__}"}])

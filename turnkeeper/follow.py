@@ -70,6 +70,9 @@ __all__ = ["Step", "events_of", "follow", "follow_events"]
 _SAID = 300
 """Characters of what was said or returned."""
 _RECONNECT_SECONDS = 60.0
+_MOVED = "branch tokens"
+"""The server lost the place of a reader to whom it was about to tell of a new event; read anew, the
+history is whole."""
 _END_EVENTS = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: "completed",
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: "failed",
@@ -186,7 +189,7 @@ async def events_of(client: Client, workflow_id: str, run_id: str) -> AsyncItera
                     yield event
             return
         except RPCError as error:
-            if error.status is not RPCStatusCode.UNAVAILABLE:
+            if error.status is not RPCStatusCode.UNAVAILABLE and _MOVED not in error.message:
                 raise
             lost_since = loop.time() if lost_since is None else lost_since
             if loop.time() - lost_since > _RECONNECT_SECONDS:

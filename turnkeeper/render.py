@@ -12,7 +12,6 @@ import re
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from turnkeeper import replies
@@ -30,7 +29,7 @@ from turnkeeper.control import Raised, paused_words
 from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
 from turnkeeper.state import Call, Phase, RunState
-from turnkeeper.text import arguments_line, one_line, printable, utf8_size, well_formed
+from turnkeeper.text import arguments_line, clock, one_line, printable, utf8_size, well_formed
 from turnkeeper.waiting import in_words
 
 SUMMARY_BYTES = 200
@@ -205,7 +204,7 @@ def _approvals(state: RunState, workflow_id: str) -> list[str]:
     for asked in state.approvals.waiting[:_CARD_CALLS]:
         late = ", nobody decided in time" if asked.escalated else ""
         late += f", not accepted: {_md(asked.refused)}" if asked.refused else ""
-        until = _moment(asked.expires) + late
+        until = clock(asked.expires) + late
         allow, deny = (
             _code(f"starter.py {deciding(workflow_id, asked.id, allow=word)}", 400)
             for word in (True, False)
@@ -224,10 +223,6 @@ def _decided(state: RunState) -> list[str]:
     settled = [a for a in state.approvals.asked if a.status != "waiting"][-_CARD_CALLS:]
     rows = [f"- {_md(approval_text(a), 300)}" for a in settled]
     return ["**Decided**\n\n" + "\n".join(rows)] if rows else []
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _raised(raised: Raised) -> str:
@@ -274,7 +269,7 @@ def _headline(state: RunState) -> str:
 
 def _limits_used(state: RunState) -> list[str]:
     limits = state.limits
-    ends = _moment(state.deadline)
+    ends = clock(state.deadline)
     tokens = f"{state.usage.total:,}" + (f" of {limits.tokens:,}" if limits.tokens else "")
     tokens += _cached(state.usage)
     errors = f"{state.total_errors} of {_count(state.total_calls, 'call')}"

@@ -7,6 +7,7 @@ sealed segments, and only what the model has not read yet is carried.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Literal
 
@@ -54,8 +55,8 @@ from turnkeeper.spec import (
     Limits,
     ToolSpec,
 )
-from turnkeeper.text import arguments_line, clip, clip_json, one_line
-from turnkeeper.waits import Held, answer_awaited, clock, next_message, time_awaited
+from turnkeeper.text import arguments_line, clip, clip_json, clock, one_line
+from turnkeeper.waits import Held, answer_awaited, next_message, time_awaited
 
 MAX_DISCARDED = 2
 """Replies in a row that may be thrown away (grown, senseless or empty) before the run ends."""
@@ -618,14 +619,14 @@ class RunState(BaseModel):
         self.lines = [*self.lines, Line(turn=self.turn, text="ended for a message")][-MAX_LINES:]
         self.phase = Phase.RESUME
 
-    def answered(self, now: float) -> None:
+    def answered(self, now: Callable[[], float]) -> None:
         """The model has ended its turn: so does the run, unless somebody has said, or may say,
         more."""
         self.continued = 0
         if self.inbox.has_mail:
             self.phase = Phase.RESUME
         elif self.request.keep_open and self.limit_reached() is None:
-            self.phase, self.inbox.idle_since = Phase.RESUME, now
+            self.phase, self.inbox.idle_since = Phase.RESUME, now()
         else:
             self.end("completed")
 

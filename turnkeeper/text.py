@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 _ARGUMENT_CHARACTERS = 120
@@ -92,6 +93,11 @@ def _value(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(one_line(value, _ARGUMENT_CHARACTERS), ensure_ascii=False)
     return one_line(json.dumps(value, ensure_ascii=False), _ARGUMENT_CHARACTERS)
+
+
+def clock(moment: float) -> str:
+    """A time, in seconds since 1970, for models and people: `2026-11-30 15:20:00 UTC`."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def age(seconds: float) -> str:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from turnkeeper.text import one_line
-from turnkeeper.waits import clock
+from turnkeeper.text import clock, one_line
 
 PERSON = "person"
 """Any of `KINDS` but `TIME`."""
 TIME = "time"
-_NAMED, _CELL = 20, 300
+_NAMED, _CELL, _TOLD = 20, 300, 2_000
 
 
 class Kind(NamedTuple):
@@ -79,7 +78,8 @@ def in_words(kind: str, things: Sequence[Mapping[str, Any]]) -> str:
     thing = KINDS[kind].thing
     named = ", ".join(thing.format_map(f) if isinstance(thing, str) else thing(f) for f in shown)
     more = len(things) - len(shown)
-    return KINDS[kind].words.format(things=named + (f" and {more:,} more" if more else ""))
+    named = one_line(named, _TOLD) + (f" and {more:,} more" if more > 0 else "")
+    return KINDS[kind].words.format(things=named)
 
 
 def awaited(memo: Mapping[str, Any]) -> dict[str, str]:

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, Field
 
 from turnkeeper.errors import ToolFailed
+from turnkeeper.text import clock
 from turnkeeper.tools import Tool, ToolContext, tool
-from turnkeeper.waits import Held, clock
+from turnkeeper.waits import Held
 
 __all__ = ["ask_person", "hold", "sleep", "wait_until"]
 

@@ -7,7 +7,6 @@ meanwhile.
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 
 from pydantic import BaseModel
 
@@ -49,8 +48,3 @@ def answer_awaited(call_id: str, held: Held) -> Awaited:
 def time_awaited(call_id: str, held: Held) -> Awaited:
     """What a call waits for that waits for a time."""
     return Awaited(kind="time", call_id=call_id, since=held.since, until=held.until)
-
-
-def clock(moment: float) -> str:
-    """A time for models and people: `2026-11-30 15:20:00 UTC`."""
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -215,7 +215,7 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
             state.propose(parsed.calls)
         elif parsed.decision == Decision.ANSWER:
             state.keep_reply()
-            state.answered(workflow.time())
+            state.answered(workflow.time)
         elif parsed.decision == Decision.CONTINUE and state.continued < MAX_CONTINUED:
             state.keep_reply()
             state.continued += 1

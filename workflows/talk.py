@@ -9,8 +9,9 @@ from temporalio import workflow
 from turnkeeper.render import awaited_words
 from turnkeeper.spec import ToolSpec
 from turnkeeper.state import Call, Phase, RunState
+from turnkeeper.text import clock
 from turnkeeper.waiting_tools import hold
-from turnkeeper.waits import answer_awaited, clock
+from turnkeeper.waits import answer_awaited
 from workflows import cockpit
 
 

@@ -57,7 +57,7 @@ async def test_the_specs_last_used_stay_within_the_bound(
     read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that was not asked for longest goes first."""
-    monkeypatch.setattr(views, "_SPEC_BYTES", 3_000)
+    monkeypatch.setattr(views, "_SPEC_BYTES", 4_000)
     kept = made()
     for digest in ("a", "b", "a", "c", "a", "b"):
         await kept.spec(digest, "1", digest)

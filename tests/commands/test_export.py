@@ -80,7 +80,7 @@ async def test_everything_of_a_run(rig: RigFactory) -> None:
     assert found.closed is not None
     assert found.started < found.closed < found.exported
     assert found.request is not None
-    assert found.request.model_dump(exclude={"limits"}) == {
+    assert found.request.model_dump(exclude={"limits"}, exclude_defaults=True) == {
         "agent": "tester",
         "prompt": "Pay 5.",
         "request_key": "q-1",
