@@ -57,11 +57,12 @@ def told(exchange: Exchange) -> Reply:
 
 
 async def asked(run: AgentRunHandle, number: int = 1) -> list[ApprovalAsked]:
-    """What the run waits for, once it is so many."""
+    """What the run waits for, once it is so many, in the order of the calls."""
 
     async def found() -> list[ApprovalAsked] | None:
         waiting = [a for a in (await run.status()).approvals if a.status == "waiting"]
-        return waiting if len(waiting) == number else None
+        in_order = sorted(waiting, key=lambda a: a.call_id)
+        return in_order if len(waiting) == number else None
 
     return await until(found)  # type: ignore[no-any-return]
 
@@ -494,7 +495,7 @@ async def test_who_it_was_is_found_out_too_late(rig: RigFactory) -> None:
         run = await r.start()
         (waiting,) = await asked(run)
         await run.approve(waiting.id, actor="ann")
-        result = await run.result(timeout=20)
+        result = await run.result(timeout=60)
         assert result.answer == "Nobody allowed it within 1 s: it was not run."
         assert [a.status for a in result.approvals] == ["expired"]
         assert shop.done == []
@@ -649,7 +650,7 @@ async def test_each_has_its_own_time(rig: RigFactory) -> None:
         first, second = await asked(run, 2)
         assert second.expires > first.expires
         await run.approve(first.id)
-        result = await run.result(timeout=20)
+        result = await run.result(timeout=60)
         assert [a.status for a in result.approvals] == ["approved", "expired"]
         assert [o for o, _ in shop.done] == ["o-1"]
 
@@ -667,5 +668,5 @@ async def test_a_retry_does_not_ask_for_what_was_done(rig: RigFactory) -> None:
             await run.retry_from(1)
         assert [e.tool for e in caught.value.effects] == ["refund"]
         again = await run.retry_from(1, again=True)
-        assert (await again.result(timeout=20)).answer == "refunded 150 of o-1"
+        assert (await again.result(timeout=60)).answer == "refunded 150 of o-1"
         assert shop.done == [("o-1", "150")]

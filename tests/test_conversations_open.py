@@ -65,9 +65,9 @@ async def test_it_waits_for_the_next_message(rig: RigFactory) -> None:
         await until(listed)
         # Pasted as it is.
         await r.client.get_workflow_handle(run.id).execute_update(SEND, json.loads(one.body))
-        assert await run.reply("turn-1", timeout=20) == "re: ..."
+        assert await run.reply("turn-1", timeout=60) == "re: ..."
         assert (await idle(run)).body != one.body
-        assert await run.chat("and you?", timeout=20) == "re: and you?"
+        assert await run.chat("and you?", timeout=60) == "re: and you?"
         await run.stop()
         result = await run.result(check=False)
         assert (result.turns, result.answer) == (3, "re: and you?")
@@ -81,7 +81,7 @@ async def test_a_conversation_may_begin_without_a_prompt(rig: RigFactory) -> Non
         run = await r.start("", keep_open=True)
         await idle(run)
         assert r.provider.requests == []
-        assert await run.chat("hello", timeout=20) == "re: hello"
+        assert await run.chat("hello", timeout=60) == "re: hello"
         assert [e.kind for e in (await r.transcript()).entries] == ["message", "reply"]
         await run.stop()
         assert (await run.result(check=False)).turns == 1
@@ -166,12 +166,12 @@ async def test_each_message_begins_the_wait_anew(
             await idle(run)
             handle = virtual.client.get_workflow_handle(run.id)
             assert await virtual.fast_forward(handle, timedelta(hours=20))
-            assert await run.chat("still here?", timeout=20) == "re: still here?"
+            assert await run.chat("still here?", timeout=60) == "re: still here?"
             await idle(run)
             assert await virtual.fast_forward(handle, timedelta(hours=20))
             assert (await run.status()).outcome is None
             await virtual.fast_forward(handle, timedelta(hours=5))
-            result = await run.result(timeout=20)
+            result = await run.result(timeout=60)
             assert (result.outcome, result.answer) == ("completed", "re: still here?")
 
 
@@ -200,7 +200,7 @@ async def test_who_awaits_an_answer_hears_of_the_end(rig: RigFactory) -> None:
         run = await r.start("hello")
         await run.result()
         with pytest.raises(LookupError, match="has read no message 'm1'"):
-            await run.reply("m1", timeout=20)
+            await run.reply("m1", timeout=60)
 
 
 # --- continue-as-new ------------------------------------------------------------------------------
@@ -214,12 +214,12 @@ async def test_a_conversation_of_many_executions(rig: RigFactory) -> None:
         for number in range(12):
             named = f"m{number}"
             assert await run.send(f"message {number}", message_id=named) == "accepted"
-            assert await run.reply(named, timeout=20) == f"re: message {number}"
+            assert await run.reply(named, timeout=60) == f"re: message {number}"
         await idle(run)
         executions = await r.executions()
         assert len(executions) >= 3
         for number in (0, 6, 11):
-            assert await run.reply(f"m{number}", timeout=20) == f"re: message {number}"
+            assert await run.reply(f"m{number}", timeout=60) == f"re: message {number}"
         assert await run.send("message 0", message_id="m0") == "duplicate"
         assert await read(r, run) == [f"m{n}" for n in range(12)]
         await run.stop()
@@ -232,13 +232,13 @@ async def test_a_flood_that_is_dropped_does_not_fill_history(rig: RigFactory) ->
     async with rig(echo, limits=PATIENT, history=OFTEN) as r:
         run = await r.start("", keep_open=True)
         handle = r.client.get_workflow_handle(run.id)
-        assert await run.chat("hello", timeout=20) == "re: hello"
+        assert await run.chat("hello", timeout=60) == "re: hello"
         for _ in range(60):
             await handle.signal(SEND, {"message_id": "m1", "text": "again"})
             await asyncio.sleep(0.02)
         await until(lambda: _has_continued(r))
         assert any(state.inbox.idle_since is not None for _, state in await r.carried())
-        assert await run.chat("still there?", timeout=20) == "re: still there?"
+        assert await run.chat("still there?", timeout=60) == "re: still there?"
         await run.stop()
         await run.result(check=False)
         assert await r.task_failures() == 0
@@ -264,16 +264,16 @@ async def test_send_or_start(rig: RigFactory) -> None:
 
         run, became = await say("hello", "m1")
         assert became == "accepted"
-        assert await run.reply("m1", timeout=20) == "re: hello"
+        assert await run.reply("m1", timeout=60) == "re: hello"
         assert (await say("and?", "m2"))[1] == "accepted"
-        assert await run.reply("m2", timeout=20) == "re: and?"
+        assert await run.reply("m2", timeout=60) == "re: and?"
         assert (await say("and?", "m2"))[1] == "duplicate"
         assert await read(r, run) == ["m1", "m2"]
         await run.stop()
         await run.result(check=False)
         assert (await say("are you there?", "m3"))[1] == "ended"
         assert (await say("are you there?", "m3", anew=True))[1] == "accepted"
-        assert await run.reply("m3", timeout=20) == "re: are you there?"
+        assert await run.reply("m3", timeout=60) == "re: are you there?"
         assert await read(r, run) == ["m3"]
         await run.stop()
         await run.result(check=False)

@@ -45,6 +45,7 @@ def test_the_demo_answers_and_says_where_to_look(state: Path) -> None:
     assert not processes_of(state)
 
 
+@pytest.mark.long
 def test_the_second_demo_is_quick_and_the_first_is_still_there(state: Path) -> None:
     """Seconds, also beside other tests; runs that are over are read without starting anything."""
     began = time.monotonic()
@@ -75,6 +76,7 @@ def in_a_search(state: Path, run: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.crash
+@pytest.mark.long
 def test_a_demo_whose_worker_falls_says_so(state: Path) -> None:
     """The end of the worker's log is shown instead of waiting for ever."""
     demo = in_a_search(state, "fallen")

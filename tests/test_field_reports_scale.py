@@ -270,6 +270,7 @@ def _free_slots(where: str) -> int:
 
 
 @pytest.mark.parametrize("runs", [50 if FULL else 15])
+@pytest.mark.long
 async def test_b86_a_worker_that_stops_leaves_its_waiting_runs_whole(
     site: SiteFactory, tmp_path: Path, runs: int
 ) -> None:

@@ -130,7 +130,7 @@ async def test_a_fork_refunds_under_a_key_of_its_own(rig: RigFactory, ledger: Ef
         first = await run.result()
         fork = await r.agents.fork(run.id, 2, "It is order o-8, not o-7.")
         r.ids.append(fork.id)
-        second = await fork.result(timeout=20)
+        second = await fork.result(timeout=60)
         one, other = ledger.effects()
         assert [(e.name, e.applied) for e in (one, other)] == [("refund", True)] * 2
         assert one.key != other.key
@@ -156,7 +156,7 @@ async def test_a_run_at_its_limit_is_gone_on_with(rig: RigFactory) -> None:
         assert (await run.result(check=False)).outcome == "turn_limit"
         fork = await run.fork(4, limits={"turns": 9})
         r.ids.append(fork.id)
-        result = await fork.result(timeout=20)
+        result = await fork.result(timeout=60)
         assert (result.answer, result.turns) == ("Read.", 4)
         assert r.provider.rejections == {}
 
@@ -199,7 +199,7 @@ async def test_a_cold_worker_reads_a_forks_beginning(
         await run.result()
         fork = await run.fork(2)
         r.ids.append(fork.id)
-        assert (await fork.result(timeout=20)).outcome == "completed"
+        assert (await fork.result(timeout=60)).outcome == "completed"
         assert (await r.transcript(fork.id)).entries == (await r.transcript(run.id)).entries
 
 
@@ -225,7 +225,7 @@ async def test_a_fork_has_the_artifacts_that_stand_in_it(rig: RigFactory) -> Non
         first = await run.result()
         fork = await run.fork(2)
         r.ids.append(fork.id)
-        second = await fork.result(timeout=20)
+        second = await fork.result(timeout=60)
         assert (second.answer, second.errors) == (first.answer, 0)
 
 
@@ -278,10 +278,10 @@ async def test_an_open_run_is_forked_where_it_stands(rig: RigFactory) -> None:
             await run.fork(3)
         fork = await run.fork(2, "Do it quickly.")
         r.ids.append(fork.id)
-        assert (await fork.result(timeout=20)).answer == "Done."
+        assert (await fork.result(timeout=60)).answer == "Done."
         assert (await run.status()).phase == "EXECUTE"
         gate.go.set()
-        assert (await run.result(timeout=20)).answer == "Done."
+        assert (await run.result(timeout=60)).answer == "Done."
 
 
 # --- requests -----------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ async def test_the_same_fork_again_is_the_run_that_exists(rig: RigFactory) -> No
         assert (one.existed, other.existed) == (False, True)
         with pytest.raises(InvalidRequest, match="another fork"):
             await run.fork(3, new_id=name)
-        await one.result(timeout=20)
+        await one.result(timeout=60)
 
 
 async def test_a_service_of_any_language_forks_by_plain_json(rig: RigFactory) -> None:
@@ -342,7 +342,7 @@ async def test_a_fork_that_is_stopped_before_it_has_begun(
         async with asyncio.timeout(20):
             await reached.wait()
         assert await fork.stop("enough") == "stopping"
-        assert (await fork.result(check=False, timeout=10)).outcome == "stopped"
+        assert (await fork.result(check=False, timeout=60)).outcome == "stopped"
         assert (await r.transcript(fork.id)).entries == []
 
 

@@ -103,7 +103,7 @@ async def test_a_paused_run_finishes_its_turn_and_waits(rig: RigFactory) -> None
         assert len(r.provider.requests) == 1
         assert (await run.status()).waiting_for == AWAITED
         assert await run.resume("bob") == "resuming"
-        result = await run.result(timeout=20)
+        result = await run.result(timeout=60)
         assert (result.answer, len(r.provider.requests)) == ("Done.", 2)
         assert (await run.status()).paused is None
         assert await r.task_failures() == 0
@@ -125,7 +125,7 @@ async def test_a_generation_that_runs_is_finished(rig: RigFactory) -> None:
         assert gate.reached.is_set()
         assert r.provider.requests[0].outcome == "sent"
         await run.resume()
-        assert (await run.result(timeout=20)).usage.estimated_tokens == 0
+        assert (await run.result(timeout=60)).usage.estimated_tokens == 0
 
 
 async def test_operators_see_who_paused_it_and_how_to_go_on(rig: RigFactory) -> None:
@@ -153,7 +153,7 @@ async def test_operators_see_who_paused_it_and_how_to_go_on(rig: RigFactory) -> 
         unanswered = await r.agents.status(run.id, timeout=0)
         assert unanswered.waiting_for == f"{AWAITED}; no worker answers"
         await run.resume("bob")
-        await run.result(timeout=20)
+        await run.result(timeout=60)
         steps = [s.text async for s in run.follow() if s.phase == "WAITING"]
         assert steps == [f"for {AWAITED}", "-> no longer paused"]
         assert "resume" not in await card(r, run)
@@ -172,7 +172,7 @@ async def test_the_card_tells_of_a_pause_before_the_boundary(rig: RigFactory) ->
         gate.go.set()
         await held(r, run)
         await run.resume()
-        assert (await run.result(timeout=20)).outcome == "completed"
+        assert (await run.result(timeout=60)).outcome == "completed"
 
 
 # --- repeats and wrong bodies -------------------------------------------------------------------
@@ -196,7 +196,7 @@ async def test_repeats_change_nothing_and_say_so(rig: RigFactory) -> None:
         gate.go.set()
         assert (await held(r, run)).waiting_for == AWAITED
         await run.resume()
-        await run.result(timeout=20)
+        await run.result(timeout=60)
         assert await run.pause() == "ended"
         assert await run.resume() == "ended"
 
@@ -211,7 +211,7 @@ async def test_a_pause_that_is_taken_back_in_time_is_none(rig: RigFactory) -> No
         await run.pause()
         assert await run.resume() == "resuming"
         gate.go.set()
-        assert (await run.result(timeout=20)).outcome == "completed"
+        assert (await run.result(timeout=60)).outcome == "completed"
         assert [s async for s in run.follow() if s.phase == "WAITING"] == []
 
 
@@ -230,7 +230,7 @@ async def test_wrong_bodies_are_refused(rig: RigFactory) -> None:
             await handle.signal(PAUSE, wrong)
         assert (await run.status()).paused is None
         gate.go.set()
-        assert (await run.result(timeout=20)).outcome == "completed"
+        assert (await run.result(timeout=60)).outcome == "completed"
         assert await r.task_failures() == 0
 
 
@@ -248,7 +248,7 @@ async def test_a_paused_run_can_be_ended(rig: RigFactory, end: str) -> None:
             await run.stop("enough")
         elif end == "cancel":
             await r.client.get_workflow_handle(run.id).cancel()
-        result = await run.result(check=False, timeout=20)
+        result = await run.result(check=False, timeout=60)
         wanted = {"stop": "stopped", "time": "time_limit", "cancel": "cancelled"}[end]
         assert (result.outcome, len(r.provider.requests)) == (wanted, 1)
         described = await r.client.get_workflow_handle(run.id).describe()
@@ -267,7 +267,7 @@ async def test_a_paused_run_continues_as_new(rig: RigFactory) -> None:
         assert (status.waiting_for, status.turn) == (AWAITED, 2)
         assert (await held(r, run)).waiting_for == AWAITED
         await run.resume()
-        assert (await run.result(timeout=20)).answer == "Done."
+        assert (await run.result(timeout=60)).answer == "Done."
         assert len(r.provider.requests) == 2
         assert await r.task_failures() == 0
 
@@ -284,7 +284,7 @@ async def test_resumed_while_it_continues_as_new(
             await run.pause("again")
         assert await run.resume() == "resuming"
         go.set()
-        assert (await run.result(timeout=20)).answer == "Done."
+        assert (await run.result(timeout=60)).answer == "Done."
         assert len(await r.carried(run.id)) == 1
         described = await r.client.get_workflow_handle(run.id).describe()
         assert await described.memo_value("paused", None) is None
@@ -327,7 +327,7 @@ async def test_paused_before_its_agent_was_loaded(rig: RigFactory) -> None:
         assert (await held(r, run)).waiting_for == AWAITED
         assert r.provider.requests == []
         await run.resume()
-        assert (await run.result(timeout=20)).answer == "Done."
+        assert (await run.result(timeout=60)).answer == "Done."
 
 
 async def test_resumed_while_no_worker_is_up(rig: RigFactory) -> None:

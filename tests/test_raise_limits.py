@@ -86,7 +86,7 @@ async def test_more_turns_let_a_run_go_on(rig: RigFactory) -> None:
         assert (await run.status()).limits.turns == 9
         assert "- turns 1 → 9 by ann: it is worth it" in await card(r, run)
         gate.go.set()
-        result = await run.result(timeout=20)
+        result = await run.result(timeout=60)
         assert (result.outcome, result.turns) == ("completed", 4)
         assert result.limits is not None
         assert (await run.status()).limits.turns == 9
@@ -103,7 +103,7 @@ async def test_the_deadline_moves(rig: RigFactory) -> None:
     async with rig(three_calls, tools=[gate.tool], **options) as r:
         run = await begun(r, gate)
         await run.raise_limits({"wall_seconds": 4})
-        result = await run.result(check=False, timeout=20)
+        result = await run.result(check=False, timeout=60)
         assert (result.outcome, result.reason) == ("time_limit", "4 seconds are over")
         assert 4 <= result.seconds < 6
         assert await r.task_failures() == 0
@@ -128,7 +128,7 @@ async def test_what_cannot_be_raised_is_refused(rig: RigFactory) -> None:
         assert answer["note"] == "they were so already"
         assert (await run.status()).limits.turns == 4
         gate.go.set()
-        assert (await run.result(timeout=20)).limits is None
+        assert (await run.result(timeout=60)).limits is None
         assert await run.raise_limits({"turns": 30}) == "ended"
         assert await r.task_failures() == 0
 
@@ -155,7 +155,7 @@ async def test_a_run_that_answers_at_its_limit_is_past_it(rig: RigFactory) -> No
         assert "the run ends (turn_limit); they can be raised only before" in str(
             caught.value.cause
         )
-        assert (await run.result(check=False, timeout=20)).outcome == "turn_limit"
+        assert (await run.result(check=False, timeout=60)).outcome == "turn_limit"
 
 
 async def test_raised_before_the_agent_was_loaded(rig: RigFactory) -> None:
@@ -173,7 +173,7 @@ async def test_raised_before_the_agent_was_loaded(rig: RigFactory) -> None:
                 start_signal_args=[{"limits": {"turns": turns}}],
             )
             run = AgentRunHandle(r.agents, started.id)
-            assert (await run.result(check=False, timeout=20)).outcome == outcome
+            assert (await run.result(check=False, timeout=60)).outcome == outcome
             assert noted in (await card(r, run)).replace("\\", "")
 
 

@@ -95,7 +95,7 @@ async def test_a_finished_refund_is_not_made_twice(rig: RigFactory, ledger: Effe
         assert 'refund order="o-7" (idempotent, key ' in str(refused.value)
         assert len(r.provider.requests) == 3
         again = await run.retry_from(2, again=True, reason="wrong order", actor="ann")
-        result = await again.result(timeout=20)
+        result = await again.result(timeout=60)
         assert result.answer == "under this key something else was refunded"
         assert [e.name for e in ledger.effects()] == ["refund"]
         assert len({a.key for a in ledger.arrivals()}) == 1
@@ -115,7 +115,7 @@ async def test_the_same_refund_again_gets_the_first_receipt(
     async with rig(Moody(refunds, refunds), tools=TOOLS) as r:
         run = await r.start()
         first = await run.result()
-        second = await (await run.retry_from(1, again=True)).result(timeout=20)
+        second = await (await run.retry_from(1, again=True)).result(timeout=60)
         assert first.answer == second.answer
         assert len(ledger.effects()) == 1
         assert len(ledger.arrivals()) == 2
@@ -127,7 +127,7 @@ async def test_a_probe_is_asked_first(rig: RigFactory, ledger: EffectLedger) -> 
     async with rig(Moody(books, books), tools=TOOLS) as r:
         run = await r.start()
         first = await run.result()
-        second = await (await run.retry_from(1, again=True)).result(timeout=20)
+        second = await (await run.retry_from(1, again=True)).result(timeout=60)
         assert first.answer == second.answer
         assert len(ledger.arrivals()) == 1
 
@@ -143,7 +143,7 @@ async def test_what_was_sent_once_is_not_sent_again(
         first = await run.result()
         with pytest.raises(EffectsRepeated, match="not begun again"):
             await run.retry_from(1)
-        second = await (await run.retry_from(1, again=True)).result(timeout=20)
+        second = await (await run.retry_from(1, again=True)).result(timeout=60)
         assert len(ledger.arrivals()) == 1
         if to == "ann":
             assert (second.answer, second.errors) == (first.answer, 0)
@@ -170,7 +170,7 @@ async def test_what_is_unknown_stays_unknown(rig: RigFactory, ledger: EffectLedg
         await run.result()
         with pytest.raises(EffectsRepeated, match="unknown: turn 1, post"):
             await run.retry_from(1)
-        result = await (await run.retry_from(1, again=True)).result(timeout=20)
+        result = await (await run.retry_from(1, again=True)).result(timeout=60)
         assert len(begun) == 1
         assert [u.tool for u in result.unknown] == ["post"]
         assert result.answer is not None
@@ -183,7 +183,7 @@ async def test_a_new_call_after_a_reset_is_made(rig: RigFactory, ledger: EffectL
     async with rig(Moody({0: call("look")}, {0: call("send", {"to": "ann"})}), tools=TOOLS) as r:
         run = await r.start()
         await run.result()
-        await (await run.retry_from(1)).result(timeout=20)
+        await (await run.retry_from(1)).result(timeout=60)
         assert [a.name for a in ledger.arrivals()] == ["send"]
 
 
@@ -201,10 +201,10 @@ async def test_a_second_retry_knows_what_the_first_replaced(
     async with rig(script, tools=TOOLS) as r:
         run = await r.start()
         await run.result()
-        await (await run.retry_from(1, again=True)).result(timeout=20)
+        await (await run.retry_from(1, again=True)).result(timeout=60)
         with pytest.raises(EffectsRepeated, match="send"):
             await run.retry_from(1)
-        result = await (await run.retry_from(1, again=True)).result(timeout=20)
+        result = await (await run.retry_from(1, again=True)).result(timeout=60)
         assert (result.calls, len(ledger.arrivals())) == (1, 1)
 
 
@@ -234,7 +234,7 @@ async def test_an_open_run_is_retried(rig: RigFactory) -> None:
         await asyncio.sleep(0.2)
         again = await run.retry_from(2, again=True)
         gate.go.set()
-        result = await again.result(timeout=20)
+        result = await again.result(timeout=60)
         assert (result.answer, result.turns) == ("Done.", 2)
         # Who waited for the run waits for what it is now.
         assert await awaited == result
@@ -261,7 +261,7 @@ async def test_what_was_said_to_the_run_after_that_turn_is_forgotten(rig: RigFac
             await run.result(check=False)
             gate.go.set()
             again = await run.retry_from(1)
-            assert (await again.result(timeout=20)).answer == "Done."
+            assert (await again.result(timeout=60)).answer == "Done."
 
 
 async def test_an_earlier_execution_is_retried(rig: RigFactory, ledger: EffectLedger) -> None:
@@ -306,11 +306,11 @@ async def test_a_run_that_was_paused_there_is_paused_again(rig: RigFactory) -> N
         await run.pause()
         await held(r, run)
         await run.resume()
-        await run.result(timeout=20)
+        await run.result(timeout=60)
         again = await run.retry_from(2)
         assert (await held(r, again)).status == "waiting"
         await again.resume()
-        assert (await again.result(timeout=20)).answer == "Done."
+        assert (await again.result(timeout=60)).answer == "Done."
 
 
 async def test_what_cannot_be_retried_is_refused(rig: RigFactory) -> None:
@@ -350,4 +350,4 @@ async def test_calls_that_changed_nothing_do_not_hold_up_a_retry(rig: RigFactory
     async with rig(Moody(once, {}), tools=[look, nothing]) as r:
         run = await r.start()
         await run.result()
-        assert (await (await run.retry_from(1)).result(timeout=20)).calls == 0
+        assert (await (await run.retry_from(1)).result(timeout=60)).calls == 0

@@ -220,7 +220,7 @@ async def test_its_runs_wait_and_go_on(
         assert len(await r.events(run.id)) == events
         assert (len(r.provider.requests), BEGUN) == (1, [])
         await r.agents.switch_on(kind, name)
-        result = await run.result(timeout=20)
+        result = await run.result(timeout=60)
         assert result.outcome == "completed"
         assert result.answer is not None
         assert result.answer.startswith(

@@ -63,7 +63,9 @@ async def test_what_waits_is_listed_and_decided(
     """Over all runs, with all that a decision needs, and the commands for it, ready to paste."""
     async with open_rig(client, tmp_path, SCRIPT, tools=[pay]) as r:
         run = await r.start()
-        first, second = await asked(run, 2)
+        # What expires first is listed first: whichever attempt was quicker to ask.
+        first, second = sorted(await asked(run, 2), key=lambda a: a.expires)
+        allowed_to = "ann" if "ann" in first.arguments else "bob"
         mine = ("approvals", "--where", f"WorkflowId = '{run.id}'")
 
         async def listed() -> Any:
@@ -77,7 +79,7 @@ async def test_what_waits_is_listed_and_decided(
         assert [(row[0], row[1], row[2], row[-1]) for row in rows] == [
             (a.id, "pay", "idempotent", run.id) for a in (first, second)
         ]
-        assert '    {"to":"ann","amount":300}' in lines
+        assert f'    {{"to":"{allowed_to}","amount":300}}' in lines
         assert "asked because 300 is a lot; agent tester, turn 1" in done.stdout
         assert max(map(len, done.stdout.splitlines())) <= 100
         (allow,) = re.findall(r"^To allow the first: (.+)$", done.stderr, re.MULTILINE)
@@ -92,8 +94,9 @@ async def test_what_waits_is_listed_and_decided(
             "approval": second.id,
             "deny": "decided",
         }
-        result = await run.result(timeout=20)
-        assert (result.answer or "").startswith("paid 300 to ann | Denied by ")
+        result = await run.result(timeout=60)
+        assert f"paid 300 to {allowed_to}" in (result.answer or "")
+        assert (result.answer or "").count("Denied by ") == 1
         late = await shell.starter("approve", run.id, second.id)
         assert (late.returncode, "has ended" in late.stdout) == (1, True)
         nothing = await shell.starter(*mine)
@@ -120,7 +123,7 @@ async def test_what_cannot_be_decided_is_refused(rig: RigFactory, shell: Shell) 
         assert f"it waits for a person to allow pay (approval {second.id})" in why.stdout
         assert f"deny {run.id} {second.id} --reason" in why.stderr
         await run.stop()
-        await run.result(check=False, timeout=20)
+        await run.result(check=False, timeout=60)
 
 
 async def test_without_a_worker_it_is_kept(rig: RigFactory, shell: Shell) -> None:
@@ -134,7 +137,7 @@ async def test_without_a_worker_it_is_kept(rig: RigFactory, shell: Shell) -> Non
     done = await shell.starter("approve", run.id, waiting.id)
     assert done.stdout == f"no worker answers: run {run.id} is told as soon as one does\n"
     async with rig(script, tools=[pay], settings={"task_queue": first.task_queue}):
-        assert (await run.result(timeout=20)).answer == "paid 300 to ann"
+        assert (await run.result(timeout=60)).answer == "paid 300 to ann"
 
 
 class Agents:
