@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Any
@@ -11,13 +10,13 @@ from typing import Any
 from pydantic_core import to_json
 from temporalio import activity
 
-from activities.foreign import in_thread, said
+from activities.foreign import called, said
 from activities.redact import Redactor
 from turnkeeper.contract import Asks, ExecuteInput
 from turnkeeper.entries import digest_of
 from turnkeeper.spec import warier
 from turnkeeper.text import one_line
-from turnkeeper.tools import Tool, ToolContext, Wanted
+from turnkeeper.tools import Tool, ToolContext
 
 MOST_SECONDS = 10.0
 """For a tool's own word on it."""
@@ -66,7 +65,7 @@ async def _why(tool: Tool, known: dict[str, Any], threads: Executor) -> str:
         return "the tool asked of some calls when the run began"
     try:
         async with asyncio.timeout(MOST_SECONDS):
-            answer = await _asked(tool.wants_approval, known, threads)
+            answer = await called(threads, tool.wants_approval, known)
     except asyncio.CancelledError:
         if activity.cancellation_details() is not None:
             raise
@@ -76,10 +75,3 @@ async def _why(tool: Tool, known: dict[str, Any], threads: Executor) -> str:
     if answer is False:
         return ""
     return answer if isinstance(answer, str) and answer.strip() else "of its arguments"
-
-
-async def _asked(wants: Wanted, known: dict[str, Any], threads: Executor) -> Any:
-    if inspect.iscoroutinefunction(wants):
-        return await wants(known)
-    answer = await in_thread(threads, lambda: wants(known))
-    return await answer if inspect.isawaitable(answer) else answer

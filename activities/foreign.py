@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -25,6 +26,18 @@ async def in_thread(threads: Executor, function: Callable[[], Any]) -> Any:
     if error is not None:
         raise error
     return value
+
+
+async def called(threads: Executor, function: Callable[..., Any], *args: Any) -> Any:
+    """What an author's function answers: awaited if it is async, else run in a thread.
+
+    Raises:
+        BaseException: what the function raised.
+    """
+    if inspect.iscoroutinefunction(function):
+        return await function(*args)
+    answer = await in_thread(threads, lambda: function(*args))
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 def _caught(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Any
 
 from temporalio import activity
 
-from activities.foreign import in_thread, said
+from activities.foreign import called, said
 from turnkeeper.probe import Answer, Landed, NotLanded, Unknown
 from turnkeeper.tools import Tool, ToolContext
 
@@ -33,7 +32,7 @@ async def ask(
     seconds = min(MOST_SECONDS, limit.total_seconds() / 2) if limit else MOST_SECONDS
     try:
         async with asyncio.timeout(seconds) as patience:
-            answer = await _asked(tool, context, known, threads)
+            answer = await called(threads, tool.probe, context, known)
     except asyncio.CancelledError:
         if activity.cancellation_details() is not None:
             raise
@@ -46,14 +45,3 @@ async def ask(
         return answer
     # A bool, say: which one it means is not ours to guess.
     return Unknown(f"the probe returned {type(answer).__name__}, not Landed, NotLanded or Unknown")
-
-
-async def _asked(
-    tool: Tool, context: ToolContext, arguments: dict[str, Any], threads: Executor
-) -> Any:
-    probe = tool.probe
-    assert probe is not None
-    if inspect.iscoroutinefunction(probe):
-        return await probe(context, arguments)
-    answer = await in_thread(threads, lambda: probe(context, arguments))
-    return await answer if inspect.isawaitable(answer) else answer

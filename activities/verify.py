@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from concurrent.futures import Executor
 
 import structlog
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.foreign import in_thread, said, trace
+from activities.foreign import called, said, trace
 from activities.redact import Redactor
 from activities.registry import Registry
-from turnkeeper.agent import Verify
 from turnkeeper.contract import NOT_VERIFIED, VERIFY, Signature, VerifyOutput
 from turnkeeper.text import one_line
 
@@ -46,7 +44,7 @@ class Verifying:
         decided = {"approval": signature.approval.id, "verdict": signature.verdict}
         try:
             async with asyncio.timeout(MOST_SECONDS):
-                actor = await self._asked(agent.verify, signature)
+                actor = await called(self._threads, agent.verify, signature)
         except asyncio.CancelledError:
             raise
         except PermissionError as error:
@@ -65,12 +63,6 @@ class Verifying:
             )
         log.info("verified", **decided, actor=one_line(actor, 200))
         return VerifyOutput(actor=one_line(actor, 200))
-
-    async def _asked(self, verify: Verify, signature: Signature) -> object:
-        if inspect.iscoroutinefunction(verify):
-            return await verify(signature)
-        answer = await in_thread(self._threads, lambda: verify(signature))
-        return await answer if inspect.isawaitable(answer) else answer
 
     def _shown(self, why: str) -> str:
         return one_line(self._redactor.error(why), 300)

@@ -541,8 +541,7 @@ class AgentClient:
                 is just ending at one; the message has the present value.
             LookupError: there is no such run.
         """
-        body: dict[str, Any] = {"limits": dict(limits), "reason": reason}
-        body |= {"actor": actor} if actor else {}
+        body = _signed({"limits": dict(limits), "reason": reason}, actor)
         _check(RaiseLimitsRequest, body)
         answer = await self._ask(id, RAISE_LIMITS, body, timeout)
         if answer is not None:
@@ -684,7 +683,7 @@ class AgentClient:
             InvalidRequest: no such call waits, or the body is malformed.
             LookupError: there is no such run.
         """
-        body = {"call_id": call_id, "text": text} | ({"actor": actor} if actor else {})
+        body = _signed({"call_id": call_id, "text": text}, actor)
         _check(AnswerRequest, body)
         answer = await self._ask(id, ANSWER, body, timeout)
         if answer is not None:
@@ -1398,8 +1397,7 @@ def _checked_id(run: str) -> str:
 
 
 def _message(text: str, message_id: str, interrupt: bool, actor: str | None) -> dict[str, Any]:
-    body = {"message_id": message_id, "text": text, "interrupt": interrupt}
-    body |= {"actor": actor} if actor else {}
+    body = _signed({"message_id": message_id, "text": text, "interrupt": interrupt}, actor)
     _check(SendRequest, body)
     return body
 

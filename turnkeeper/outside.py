@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import (
     Client,
@@ -75,6 +75,9 @@ __all__ = [
     "unknown_of",
     "waits_of",
 ]
+
+
+_M = TypeVar("_M", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -317,7 +320,7 @@ async def waits_of(execution: WorkflowExecution) -> dict[str, str]:
 
     Nothing once it has ended: one that was terminated could not say so itself.
     """
-    if execution.status not in (None, WorkflowExecutionStatus.RUNNING):
+    if not _is_open(execution):
         return {}
     fields = [kind.memo for kind in KINDS.values()]
     return awaited({name: await execution.memo_value(name, None) for name in fields})
@@ -349,60 +352,45 @@ async def unknown_of(execution: WorkflowExecution) -> list[UnknownCall]:
 
     None waits in a closed run: one that was terminated could not say so itself.
     """
-    published = await execution.memo_value("unknown", None)
-    closed = execution.status not in (None, WorkflowExecutionStatus.RUNNING)
-    found: list[UnknownCall] = []
-    for told in published if isinstance(published, list) else []:
-        try:
-            call = UnknownCall.model_validate(told)
-        except ValidationError:
-            # Of a release, or a program, with another idea of it.
-            continue
-        gone = closed and call.status == "waiting"
-        found.append(call.model_copy(update={"status": "open"}) if gone else call)
-    return found
+    calls = await _published(execution, "unknown", UnknownCall)
+    if _is_open(execution):
+        return calls
+    gone = {"status": "open"}
+    return [c.model_copy(update=gone) if c.status == "waiting" else c for c in calls]
 
 
 async def approvals_of(execution: WorkflowExecution) -> list[ApprovalAsked]:
     """The calls of an open run that a person has to allow, as it published them."""
-    if execution.status not in (None, WorkflowExecutionStatus.RUNNING):
+    if not _is_open(execution):
         return []
-    published = await execution.memo_value("approvals", None)
-    found: list[ApprovalAsked] = []
-    for told in published if isinstance(published, list) else []:
-        try:
-            asked = ApprovalAsked.model_validate(told)
-        except ValidationError:
-            # Of a release, or a program, with another idea of it.
-            continue
-        if asked.status == "waiting":
-            found.append(asked)
-    return found
+    asked = await _published(execution, "approvals", ApprovalAsked)
+    return [a for a in asked if a.status == "waiting"]
 
 
 async def paused_of(execution: WorkflowExecution) -> Paused | None:
     """Who has paused a run that waits to be resumed; None for any other."""
-    published = await execution.memo_value("paused", None)
-    if published is None or execution.status not in (None, WorkflowExecutionStatus.RUNNING):
-        return None
-    try:
-        return Paused.model_validate(published)
-    except ValidationError:
-        # Of a release, or a program, with another idea of it.
-        return None
+    paused = await _published(execution, "paused", Paused) if _is_open(execution) else []
+    return paused[0] if paused else None
 
 
 async def awaited_of(execution: WorkflowExecution) -> list[Awaited]:
     """What an open run published that it waits for, other than whether calls took effect."""
-    if execution.status not in (None, WorkflowExecutionStatus.RUNNING):
-        return []
-    published = await execution.memo_value("awaited", None)
-    found = []
-    for told in published if isinstance(published, list) else []:
+    return await _published(execution, "awaited", Awaited) if _is_open(execution) else []
+
+
+async def _published(execution: WorkflowExecution, name: str, model: type[_M]) -> list[_M]:
+    """What a run has in a field of its memo: a list, or one thing."""
+    published = await execution.memo_value(name, None)
+    found: list[_M] = []
+    for told in published if isinstance(published, list) else [published]:
         # Of a release, or a program, with another idea of it.
         with contextlib.suppress(ValidationError):
-            found.append(Awaited.model_validate(told))
+            found.append(model.model_validate(told))
     return found
+
+
+def _is_open(execution: WorkflowExecution) -> bool:
+    return execution.status in (None, WorkflowExecutionStatus.RUNNING)
 
 
 async def has_attribute(client: Client, name: str) -> bool:

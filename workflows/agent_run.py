@@ -518,6 +518,11 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
             or (by_size and info.get_current_history_size() >= history.bytes)
         )
 
+    def _outgrows(self) -> bool:
+        """Whether a run that waits has a long history: messages that are dropped add to it, too."""
+        # A state of more bytes than the threshold would otherwise go on for ever.
+        return self._is_long(by_size=self.turns_here > 0)
+
     def _may_continue(self) -> bool:
         """Whether it need not wait long: a summary may take minutes, and turns can go on."""
         writing = self.summary is not None and not self.summary.done()
@@ -526,8 +531,7 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
 
     def _may_leave(self) -> bool:
         """Whether it may continue as new while calls wait: their arguments and results go along."""
-        # A state of more bytes than the threshold would otherwise go on for ever.
-        if self.tasks or not self._is_long(by_size=self.turns_here > 0):
+        if self.tasks or not self._outgrows():
             return False
         fits = len(self.state.model_dump_json()) <= MAX_CARRIED_BYTES
         # Asked for last: it leaves an event in the history.

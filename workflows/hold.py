@@ -17,7 +17,7 @@ class Holds:
     def _interrupted(self) -> bool:
         raise NotImplementedError
 
-    def _is_long(self, *, by_size: bool = True) -> bool:
+    def _outgrows(self) -> bool:
         raise NotImplementedError
 
     async def _continue_as_new(self) -> None:
@@ -45,8 +45,3 @@ class Holds:
 
     def _goes_on(self) -> bool:
         return self.state.outcome is None and not self._interrupted()
-
-    def _outgrows(self) -> bool:
-        """Whether messages alone have made the history long: each leaves its events there."""
-        # A state of more bytes than the threshold would otherwise go on for ever.
-        return self._is_long() and (self.turns_here > 0 or self._is_long(by_size=False))

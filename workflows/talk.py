@@ -30,7 +30,7 @@ class Talks:
     def _end_interrupted(self) -> None:
         raise NotImplementedError
 
-    def _is_long(self, *, by_size: bool = True) -> bool:
+    def _outgrows(self) -> bool:
         raise NotImplementedError
 
     async def _continue_as_new(self) -> None:
@@ -170,11 +170,10 @@ class Talks:
         return self.state.inbox.has_mail or self._interrupted() or self._is_overlong()
 
     def _is_overlong(self) -> bool:
-        """Whether to continue as new now: signals that are dropped add to history as well."""
+        """Whether to continue as new now."""
         # A summary that is being written would be waited for, and a message would wait with it.
         writing = self.summary is not None and not self.summary.done()
-        # A state of more bytes than the threshold would otherwise go on for ever.
-        return not writing and self._is_long(by_size=self.turns_here > 0)
+        return not writing and self._outgrows()
 
     def _idle_left(self) -> float | None:
         """Seconds; None where the timer of the run's own time limit comes first."""

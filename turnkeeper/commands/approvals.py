@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 import time
 from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
 from turnkeeper.commands.runs import person
 from turnkeeper.commands.selection import query_of
-from turnkeeper.commands.terminal import say, say_json, tell, tell_deciding, width
+from turnkeeper.commands.terminal import below, say, say_json, table, tell, tell_deciding
 from turnkeeper.text import age, one_line
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 _HEADINGS = ("APPROVAL", "TOOL", "EFFECT", "AGE", "EXPIRES", "RUN")
 _CELL = 300
-_INDENT = " " * 4
 
 
 async def approvals(place: Place, options: argparse.Namespace) -> int:
@@ -81,12 +79,7 @@ def _told(place: Place, options: argparse.Namespace, verb: str, decided: str) ->
 
 
 def _print(found: list[PendingApproval]) -> None:
-    rows = [_HEADINGS, *(_row(a) for a in found)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
-    heading, *lines = (
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    heading, *lines = table([_HEADINGS, *map(_row, found)])
     say(heading)
     for line, pending in zip(lines, found, strict=True):
         say(line)
@@ -109,22 +102,10 @@ def _row(pending: PendingApproval) -> tuple[str, ...]:
 
 def _details(pending: PendingApproval) -> list[str]:
     asked = pending.asked
-    told = (
-        one_line(asked.arguments, 1_000),
-        f"asked because {one_line(asked.why, _CELL)}; agent {one_line(pending.agent, 64)}, "
-        f"turn {asked.turn}" + (", nobody decided in time" if asked.escalated else ""),
-    )
-    return [
-        line
-        for text in told
-        for line in textwrap.wrap(
-            text,
-            width(),
-            initial_indent=_INDENT,
-            subsequent_indent=_INDENT * 2,
-            break_on_hyphens=False,
-        )
-    ]
+    late = ", nobody decided in time" if asked.escalated else ""
+    where = f"agent {one_line(pending.agent, 64)}, turn {asked.turn}{late}"
+    because = f"asked because {one_line(asked.why, _CELL)}; {where}"
+    return below((one_line(asked.arguments, 1_000), because))
 
 
 def _as_json(pending: PendingApproval) -> dict[str, object]:

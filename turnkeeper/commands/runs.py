@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import USAGE, Complaint, Place
 from turnkeeper.commands.selection import query_of
-from turnkeeper.commands.terminal import say, say_json, tell
+from turnkeeper.commands.terminal import say, say_json, table, tell
 from turnkeeper.text import one_line
 
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient, RunSummary
 
 _HEADINGS = ("RUN", "AGENT", "STATUS", "OUTCOME", "TURNS", "TOKENS", "STARTED")
-_NUMBERS = ("TURNS", "TOKENS")
+_NUMBERS = tuple(map(_HEADINGS.index, ("TURNS", "TOKENS")))
 _CELL = 200
 
 
@@ -70,7 +70,7 @@ async def chosen_runs(
 
 def print_runs(runs: Sequence[RunSummary]) -> None:
     """A table, and what each that waits for a person waits for."""
-    heading, *rows = _table([_HEADINGS, *(_row(r) for r in runs)])
+    heading, *rows = table([_HEADINGS, *map(_row, runs)], _NUMBERS)
     say(heading)
     for run, row in zip(runs, rows, strict=True):
         say(row)
@@ -97,18 +97,6 @@ def _row(run: RunSummary) -> tuple[str, ...]:
         "-" if run.tokens is None else f"{run.tokens:,}",
         _local(run.started),
     )
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
-    right = [heading in _NUMBERS for heading in _HEADINGS]
-    return [
-        "  ".join(
-            cell.rjust(w) if r else cell.ljust(w)
-            for cell, w, r in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _local(moment: datetime) -> str:

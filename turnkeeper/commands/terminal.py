@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Sequence
+import textwrap
+from collections.abc import AsyncIterator, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from turnkeeper.text import printable, well_formed
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from turnkeeper.commands.place import Place
     from turnkeeper.follow import Step
 
+_BELOW = " " * 4
 _WIDTH = 100
 
 
@@ -91,6 +93,33 @@ def has_colours(stream: TextIO) -> bool:
 def width() -> int:
     """Columns of the terminal; a default where there is none."""
     return max(shutil.get_terminal_size((_WIDTH, 24)).columns, 60)
+
+
+def table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
+    """Rows in columns, of which those at `right` are aligned there."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(w) if i in right else cell.ljust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def below(texts: Iterable[str]) -> list[str]:
+    """What is told of a row, in lines that stand below it."""
+    return [
+        line
+        for text in texts
+        for line in textwrap.wrap(
+            text,
+            width(),
+            initial_indent=_BELOW,
+            subsequent_indent=_BELOW * 2,
+            break_on_hyphens=False,
+        )
+    ]
 
 
 class Screen:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 import time
 from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
 from turnkeeper.commands.runs import person
-from turnkeeper.commands.terminal import say, say_json, tell, tell_settling, width
+from turnkeeper.commands.terminal import below, say, say_json, table, tell, tell_settling
 from turnkeeper.text import age, one_line
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 _RUNS = 1_000
 _HEADINGS = ("STATUS", "AGE", "RUN", "CALL", "TOOL")
 _CELL = 300
-_INDENT = " " * 4
 _SETTLING = "starter.py unknown RUN CALL --landed (or --not-landed)"
 
 
@@ -97,12 +95,7 @@ def _print(place: Place, found: list[UnknownOutcome], nothing: str, *, as_json: 
 
 def _table(found: list[UnknownOutcome]) -> list[str]:
     """Two lines and more for each: what it is called, then what is known of it."""
-    rows = [_HEADINGS, *(_row(o) for o in found)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
-    lines = [
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = table([_HEADINGS, *map(_row, found)])
     told = lines[:1]
     for line, outcome in zip(lines[1:], found, strict=True):
         told += [line, *_details(outcome)]
@@ -123,23 +116,14 @@ def _row(outcome: UnknownOutcome) -> tuple[str, ...]:
 
 def _details(outcome: UnknownOutcome) -> list[str]:
     call = outcome.call
-    known = (
-        f"agent {one_line(outcome.agent, 64)}, turn {call.turn}, the run is {outcome.status}",
-        f"arguments {one_line(call.arguments, 300)}",
-        one_line(call.what, 500),
-        f"key {one_line(call.key, 100)}",
-    )
-    return [
-        line
-        for text in known
-        for line in textwrap.wrap(
-            text,
-            width(),
-            initial_indent=_INDENT,
-            subsequent_indent=_INDENT * 2,
-            break_on_hyphens=False,
+    return below(
+        (
+            f"agent {one_line(outcome.agent, 64)}, turn {call.turn}, the run is {outcome.status}",
+            f"arguments {one_line(call.arguments, 300)}",
+            one_line(call.what, 500),
+            f"key {one_line(call.key, 100)}",
         )
-    ]
+    )
 
 
 def _as_json(outcome: UnknownOutcome) -> dict[str, object]:
