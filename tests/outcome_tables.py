@@ -266,6 +266,7 @@ FAILURES = (
     Row("a reply of 9 MB, for ever", [text("x" * 9_000_000)], "backoff", 0.9),
 )
 REFUSED = "connection refused, then an answer"
+_AT_ONCE = 12
 
 
 @tool(effect="read")
@@ -291,9 +292,16 @@ async def show(client: Client, folder: Path) -> str:
     )
     options: dict[str, Any] = {"tools": [look_up], "model": model, "silence": 2.0}
     async with open_rig(client, folder, script, limits=Limits(wall_seconds=600), **options) as rig:
+        # Attempts of all at once would wait for a busy machine until they count as lost.
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def run(row: Row) -> Seen:
+            async with slots:
+                return await _run(rig, row)
+
         done = await asyncio.gather(
             _refused(client, folder / "refused"),
-            *(_run(rig, row) for row in rows.values()),
+            *map(run, rows.values()),
             return_exceptions=True,
         )
         problems = [str(d) or repr(d) for d in done if isinstance(d, BaseException)]

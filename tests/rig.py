@@ -200,7 +200,7 @@ async def open_rig(
         await anthropic.close()
 
 
-async def until(condition: Callable[[], Any], *, timeout: float = 30) -> Any:
+async def until(condition: Callable[[], Any], *, timeout: float = 60) -> Any:
     """Await a condition (sync or async) with a bound; answers its value."""
     async with asyncio.timeout(timeout):
         while True:

@@ -189,7 +189,7 @@ async def test_a_folder_that_hangs_holds_no_thread_of_the_loops(
 
     def hung(*_: Any) -> Any:
         waiting.release()
-        opened.wait(10)
+        opened.wait(30)
         raise OSError("it hung")
 
     monkeypatch.setattr(artifacts, "_is_there", hung)
@@ -205,7 +205,7 @@ async def test_a_folder_that_hangs_holds_no_thread_of_the_loops(
         asyncio.ensure_future(getattr(store, action)("run", *arguments[action])) for _ in range(4)
     ]
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await until(lambda: waiting.acquire(blocking=False))
             assert await asyncio.to_thread(lambda: "free") == "free"
     finally:

@@ -70,7 +70,7 @@ async def test_resolve_lets_a_run_go_on(
         run = await waits(await r.start())
         said = await run.resolve("c1", landed=landed, result="receipt 7", actor="ann")
         assert said == "resolved"
-        result = await run.result(timeout=20)
+        result = await run.result(timeout=60)
         assert answer in (result.answer or "")
         assert [(u.status, u.actor) for u in result.unknown] == [(status, "ann")]
         assert [u.status for u in (await run.status()).unknown] == [status]
@@ -90,7 +90,7 @@ async def test_of_two_at_once_one_wins(rig: RigFactory) -> None:
         (other,) = [s for s in said if s != "resolved"]
         late = isinstance(other, errors.InvalidRequest) and str(other).startswith("resolve: ")
         assert late or other == "ended"
-        (unknown,) = (await run.result(timeout=20)).unknown
+        (unknown,) = (await run.result(timeout=60)).unknown
         won = said.index("resolved")
         assert unknown.actor == ("ann", "bob")[won]
         assert unknown.status == ("landed", "not_landed")[won]
@@ -106,7 +106,7 @@ async def test_a_call_that_does_not_wait_is_refused_in_the_run_s_words(rig: RigF
             with pytest.raises(errors.InvalidRequest, match=next(reversed(body))):
                 await run.resolve(**body, landed=True)
         assert await run.resolve("c1", landed=True) == "resolved"
-        await run.result(timeout=20)
+        await run.result(timeout=60)
     with pytest.raises(LookupError, match="no run nowhere"):
         await r.agents.resolve("nowhere", "c1", landed=True)
 
@@ -134,7 +134,7 @@ async def test_calls_are_listed_over_all_runs(rig: RigFactory) -> None:
     async with rig(SCRIPT, tools=[send], on_unknown="wait") as r:
         settled, waiting = [await waits(await r.start()) for _ in range(2)]
         await settled.resolve("c1", landed=True)
-        await settled.result(timeout=20)
+        await settled.result(timeout=60)
     async with rig(SCRIPT, tools=[send]) as r:
         told = await r.start()
         await told.result()
@@ -234,7 +234,7 @@ async def test_without_our_search_attributes_every_run_is_looked_at(
         (summary,) = [s async for s in r.agents.list_runs("ExecutionStatus = 'Running'")]
         assert (summary.id, summary.status) == (run.id, "waiting")
         await run.resolve("c1", landed=True)
-        await run.result(timeout=20)
+        await run.result(timeout=60)
 
         async def gone() -> bool:
             return not await listed(r.agents, run.id)
@@ -302,7 +302,7 @@ async def test_an_end_by_an_unknown_outcome_names_the_call(rig: RigFactory) -> N
     async with rig(SCRIPT, tools=[send], on_unknown="stop") as r:
         run = await r.start()
         with pytest.raises(errors.RunFailed, match=r"outcome_unknown: turn 1, call c1: ") as raised:
-            await run.result(timeout=20)
+            await run.result(timeout=60)
         assert f"starter.py show {run.id}" in str(raised.value)
         (found,) = await until(lambda: _of(r.agents, (run.id,), 1))
         assert (found.status, found.call.status) == ("failed", "open")

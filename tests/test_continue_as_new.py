@@ -292,7 +292,7 @@ async def at_the_switch(rig: RigFactory, monkeypatch: pytest.MonkeyPatch, **star
         pages(20), tools=[page], limits=PATIENT, history=OFTEN, settings={"heartbeat_seconds": 1}
     ) as r:
         handle = await r.start(**start)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await gate.reached.wait()
         yield r, handle, gate
         gate.open.set()
@@ -304,7 +304,7 @@ async def test_a_stop_is_heard_while_the_run_continues_as_new(
     """A store that hangs does not hold up a stop."""
     async with at_the_switch(rig, monkeypatch) as (_, handle, _):
         assert await handle.stop("enough", actor="ann") == "stopping"
-        result = await handle.result(check=False, timeout=10)
+        result = await handle.result(check=False, timeout=60)
         assert (result.outcome, result.reason) == ("stopped", "stopped by ann: enough")
 
 
@@ -315,7 +315,7 @@ async def test_a_cancel_is_heard_while_the_run_continues_as_new(
     async with at_the_switch(rig, monkeypatch) as (r, handle, _):
         workflow = r.client.get_workflow_handle(handle.id)
         await workflow.cancel(reason="a person")
-        result = await handle.result(check=False, timeout=10)
+        result = await handle.result(check=False, timeout=60)
         assert result.outcome == "cancelled"
         described = await workflow.describe()
         assert described.status == WorkflowExecutionStatus.CANCELED
@@ -326,7 +326,7 @@ async def test_the_time_limit_holds_while_the_run_continues_as_new(
 ) -> None:
     """A store that hangs does not hold up the time limit."""
     async with at_the_switch(rig, monkeypatch, limits={"wall_seconds": 3}) as (_, handle, _):
-        result = await handle.result(check=False, timeout=15)
+        result = await handle.result(check=False, timeout=60)
         assert result.outcome == "time_limit"
         assert 3 <= result.seconds < 6
 

@@ -191,7 +191,7 @@ async def test_who_awaits_an_answer_hears_of_the_end(rig: RigFactory) -> None:
         awaited = asyncio.create_task(run.reply("m1"))
         await run.stop("enough")
         with pytest.raises(RunStopped, match="1 message was not read"):
-            await asyncio.wait_for(awaited, 20)
+            await asyncio.wait_for(awaited, 60)
     async with rig(echo) as r:
         run = await r.start("", keep_open=True)
         with pytest.raises(TimeoutError):

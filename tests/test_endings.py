@@ -26,7 +26,7 @@ async def test_a_cancel_after_a_stop_still_closes_the_books(rig: RigFactory) -> 
         stopping = asyncio.create_task(bare.execute_update("stop"))
         await bare.cancel()
         await asyncio.gather(stopping, return_exceptions=True)
-        result = await handle.result(check=False, timeout=20)
+        result = await handle.result(check=False, timeout=60)
         described = await bare.describe()
         assert described.status in (
             WorkflowExecutionStatus.COMPLETED,

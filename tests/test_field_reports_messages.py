@@ -92,6 +92,6 @@ async def test_b96_the_client_needs_no_memory(rig: RigFactory) -> None:
             await run.chat(f"message {number}", timeout=20)
         await run.send("last", message_id="last")
         fresh = AgentClient(r.client, store=r.store)
-        assert await asyncio.wait_for(fresh.reply(run.id, "last"), 20) == "re: last"
+        assert await asyncio.wait_for(fresh.reply(run.id, "last"), 60) == "re: last"
         await run.stop()
         await run.result(check=False)

@@ -147,7 +147,7 @@ async def test_a_run_of_several_epochs_is_followed(rig: RigFactory, events: int)
     ) as r:
         run = await r.start("Read the report.")
         live = [step async for step in run.follow()]
-        result = await run.result(timeout=10)
+        result = await run.result(timeout=60)
         later = [step async for step in run.follow()]
         printed = shown(r, run.id)
     assert live == later

@@ -272,7 +272,7 @@ async def test_an_open_run_is_forked_where_it_stands(rig: RigFactory) -> None:
 
     async with rig(script, tools=[look, gate.tool]) as r:
         run = await r.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await gate.reached.wait()
         with pytest.raises(InvalidRequest, match="turn 2 is not finished yet"):
             await run.fork(3)
@@ -339,7 +339,7 @@ async def test_a_fork_that_is_stopped_before_it_has_begun(
         monkeypatch.setattr("activities.fork.forkable", hang)
         fork = await run.fork(2)
         r.ids.append(fork.id)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await reached.wait()
         assert await fork.stop("enough") == "stopping"
         assert (await fork.result(check=False, timeout=60)).outcome == "stopped"

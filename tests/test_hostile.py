@@ -830,5 +830,5 @@ async def test_any_reply_ends_by_name(
     rig, hostile = generated
     body = {"type": "message", "role": "assistant", "content": blocks, "stop_reason": stop}
     hostile[:] = [garbage(json.dumps(body).encode()) if whole else reply(blocks, stop_reason=stop)]
-    result = await rig.run(timeout=20)
+    result = await rig.run(timeout=60)
     await check(rig, rig.ids[-1], result)

@@ -610,7 +610,7 @@ def test_a_second_attempt_waits_for_the_first(
             transaction.commit()
         else:
             transaction.rollback()
-        receipt = second.result(timeout=20)
+        receipt = second.result(timeout=60)
     first.close()
     assert (receipt == {"by": "the first"}) == lands
     assert database.effects() == 1
@@ -830,7 +830,7 @@ async def test_a_connection_killed_by_the_server_with_asyncio(postgres: Postgres
 async def cancelled_while(started: asyncio.Event, attempt: Awaitable[Any]) -> None:
     """Cancel an attempt once it is at work."""
     task = asyncio.ensure_future(attempt)
-    await asyncio.wait_for(started.wait(), 10)
+    await asyncio.wait_for(started.wait(), 60)
     await asyncio.sleep(0.1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

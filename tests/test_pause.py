@@ -54,7 +54,7 @@ async def held(r: Rig, run: AgentRunHandle) -> RunSummary:
 async def paused_at_the_boundary(r: Rig, gate: Gate) -> AgentRunHandle:
     """A run whose first turn is done, and whose second is not begun."""
     run = await r.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await gate.reached.wait()
     assert await run.pause("the vendor is down", "ann") == "pausing"
     gate.go.set()
@@ -91,7 +91,7 @@ async def test_a_paused_run_finishes_its_turn_and_waits(rig: RigFactory) -> None
     gate = Gate()
     async with rig(one_call, tools=[gate.tool]) as r:
         run = await r.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await gate.reached.wait()
         assert await run.pause("the vendor is down", "ann") == "pausing"
         status = await run.status()
@@ -164,7 +164,7 @@ async def test_the_card_tells_of_a_pause_before_the_boundary(rig: RigFactory) ->
     gate = Gate()
     async with rig(one_call, tools=[gate.tool]) as r:
         run = await r.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await gate.reached.wait()
         await run.pause("the vendor is down", "ann")
         told = "**Paused** by ann: the vendor is down. It waits once this turn is done."
@@ -183,7 +183,7 @@ async def test_repeats_change_nothing_and_say_so(rig: RigFactory) -> None:
     gate = Gate()
     async with rig(one_call, tools=[gate.tool]) as r:
         run = await r.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await gate.reached.wait()
         handle = r.client.get_workflow_handle(run.id)
         answer = await handle.execute_update(RESUME, {"actor": "bob"})
@@ -206,7 +206,7 @@ async def test_a_pause_that_is_taken_back_in_time_is_none(rig: RigFactory) -> No
     gate = Gate()
     async with rig(one_call, tools=[gate.tool]) as r:
         run = await r.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await gate.reached.wait()
         await run.pause()
         assert await run.resume() == "resuming"
@@ -220,7 +220,7 @@ async def test_wrong_bodies_are_refused(rig: RigFactory) -> None:
     gate = Gate()
     async with rig(one_call, tools=[gate.tool]) as r:
         run = await r.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await gate.reached.wait()
         handle = r.client.get_workflow_handle(run.id)
         for wrong in ({"why": "x"}, {"actor": 7}, {"reason": "x" * 2_001}):

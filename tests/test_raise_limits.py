@@ -22,7 +22,7 @@ from turnkeeper.testing import Exchange, Reply, call, text
 async def begun(r: Rig, gate: Gate, **start: Any) -> AgentRunHandle:
     """A run in its first tool call."""
     run = await r.start(**start)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await gate.reached.wait()
     return run
 

@@ -225,7 +225,7 @@ async def test_an_open_run_is_retried(rig: RigFactory) -> None:
     script = Moody({0: call("look"), 1: call("slow")}, {1: text("Done.")})
     async with rig(script, tools=[look, slow]) as r:
         run = await r.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await gate.reached.wait()
         with pytest.raises(EffectsRepeated, match="running: turn 2, slow"):
             await run.retry_from(2)
@@ -250,7 +250,7 @@ async def test_what_was_said_to_the_run_after_that_turn_is_forgotten(rig: RigFac
 
         async with rig(script, tools=[gate.tool], settings={"heartbeat_seconds": 1}) as r:
             run = await r.start()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await gate.reached.wait()
             if end == "stop":
                 await run.stop("enough")

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from pathlib import Path
 
@@ -144,13 +143,11 @@ def test_a_failing_uv_is_replaced_by_pip(checkout: Path) -> None:
     assert "uv failed; trying pip" in done.stderr
 
 
-def test_the_second_time_is_silent_and_quick(checkout: Path) -> None:
-    """Nothing is printed and nothing is installed; half a second is ten times what it takes."""
+def test_the_second_time_is_silent(checkout: Path) -> None:
+    """Nothing is printed and nothing is installed."""
     variables = with_uv(checkout)
     make(checkout, variables)
-    started = time.monotonic()
     done = make(checkout, variables, "set-up")
-    assert time.monotonic() - started < 0.5
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

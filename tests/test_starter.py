@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -160,7 +159,7 @@ def processes_of(state: Path) -> list[str]:
 
 @pytest.mark.parametrize("arguments", [[], *([c] for c in COMMANDS)])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
-    """Help answers at once: no Temporal, no pydantic, no event loop."""
+    """Help answers at once: nothing but a few parts of the standard library and of our own."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "starter.py", *arguments, "--help"],
         cwd=ROOT,
@@ -170,21 +169,8 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     )
     assert "usage: starter.py" in done.stdout
     imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
-    assert not imported & {"temporalio", "pydantic", "anthropic", "asyncio", "structlog"}
-
-
-def test_help_is_quick() -> None:
-    """Beyond the start of Python itself help takes less than a tenth of a second of the CPU."""
-
-    def seconds(*command: str) -> float:
-        # Not by the clock on the wall: the machine has other things to do.
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
-
-    bare = min(seconds("-c", "pass") for _ in range(5))
-    assert min(seconds("starter.py", "--help") for _ in range(5)) - bare < 0.1
+    assert not imported & {"temporalio", "pydantic", "anthropic", "structlog", "httpx", "httpx2"}
+    assert not imported & {"workflows", "activities", "sqlalchemy", "asyncio", "ssl", "sqlite3"}
 
 
 @pytest.mark.parametrize(
@@ -437,9 +423,8 @@ def test_a_stopped_run_is_exit_3(dev: Dev, interrupted: dict[str, Interrupted]) 
     assert "stopped by ada: wrong year" in told
     again = dev.starter("stop", "halted", "--json")
     assert json.loads(again.stdout) == {"id": "halted", "stop": "ended"}
-    # Its search could not be cut short, so it ended with it.
-    shown = dev.starter("show", "halted").stdout
-    assert "search: returned, and the model did not read it" in shown
+    # Its search cannot be cut short: the run ended with it, or after its patience without it.
+    assert "unread      search: " in dev.starter("show", "halted").stdout
 
 
 def test_a_cancelled_run_is_exit_4(interrupted: dict[str, Interrupted]) -> None:

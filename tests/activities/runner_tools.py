@@ -311,7 +311,7 @@ def terminates_child() -> str:
     child.start()
     time.sleep(0.1)
     child.terminate()
-    child.join(5)
+    child.join(30)
     return str(child.exitcode)
 
 
@@ -320,7 +320,7 @@ def spawns_child() -> str:
     """A child of multiprocessing with an interpreter of its own, which imports the main module."""
     child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0.1,))
     child.start()
-    child.join(20)
+    child.join(30)
     return str(child.exitcode)
 
 

@@ -32,7 +32,7 @@ async def watch(monkeypatch: pytest.MonkeyPatch) -> tuple[Watch, dict[str, bool]
             if size(*given) >= 1_000_000:
                 moved = threading.Event()
                 loop.call_soon_threadsafe(moved.set)
-                went_on[name] = went_on.get(name, True) and moved.wait(2)
+                went_on[name] = went_on.get(name, True) and moved.wait(30)
             return inner(*given)
 
         monkeypatch.setattr(owner, name, called)

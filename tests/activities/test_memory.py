@@ -316,7 +316,7 @@ def slowly(monkeypatch: pytest.MonkeyPatch, entered: threading.Event, go: thread
         if waits:
             waits.clear()
             entered.set()
-            assert go.wait(20)
+            assert go.wait(30)
         return said_of(entry)
 
     monkeypatch.setattr(memory, "_said", said)
@@ -394,7 +394,7 @@ async def test_a_store_that_hangs_for_one_run_holds_up_no_other(
     made = memories()
     stuck = [asyncio.ensure_future(made.of("hangs", "r", turn)) for turn in range(20)]
     await until(lambda: reading)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert len(await made.of("well", "r", 1)) == len(SAID)
     more = [asyncio.ensure_future(made.of(f"hangs-{n}", "r", 1)) for n in range(20)]
     await until(lambda: len(reading) > memory._READS)

@@ -46,7 +46,7 @@ async def test_a_fork_prints_the_new_runs_id(rig: RigFactory, shell: Shell) -> N
         new = forked.stdout.strip()
         r.ids.append(new)
         assert f"show {new} --follow" in forked.stderr
-        result = await r.agents.result(new, timeout=20)
+        result = await r.agents.result(new, timeout=60)
         assert result.answer == "paid o-8"
         assert (await r.agents.status(new)).limits.turns == 5
         wrong = await shell.starter("fork", run.id, "--turn", "7", *queue)
@@ -68,7 +68,7 @@ async def test_a_retry_lists_what_was_done_first(rig: RigFactory, shell: Shell) 
         )
         told = json.loads(done.stdout)
         assert told["id"] == run.id
-        assert (await run.result(timeout=20)).answer == "paid o-7"
+        assert (await run.result(timeout=60)).answer == "paid o-7"
         described = await r.client.get_workflow_handle(run.id).describe()
         assert described.run_id == told["run_id"]
         assert len(r.provider.requests) == 4

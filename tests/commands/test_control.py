@@ -25,7 +25,7 @@ async def test_one_run_is_paused_and_resumed(rig: RigFactory, shell: Shell) -> N
     gate = Gate()
     async with rig(one_call, tools=[gate.tool]) as r:
         run = await r.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await gate.reached.wait()
         paused = await shell.starter("pause", run.id, "--reason", "lunch", "--actor", "ann")
         assert paused.stdout == (
@@ -40,7 +40,7 @@ async def test_one_run_is_paused_and_resumed(rig: RigFactory, shell: Shell) -> N
         assert f"resume {run.id}" in shown.stderr
         resumed = await shell.starter("resume", run.id)
         assert resumed.stdout == f"run {run.id} goes on\n"
-        assert (await run.result(timeout=20)).outcome == "completed"
+        assert (await run.result(timeout=60)).outcome == "completed"
         ended = await shell.starter("resume", run.id)
         assert (ended.returncode, "has ended already" in ended.stdout) == (0, True)
 
@@ -69,7 +69,7 @@ async def test_several_runs_are_paused_and_resumed_together(rig: RigFactory, she
         resumed = await shell.starter("resume", *chosen, "--status", "waiting", "--yes")
         assert sorted(resumed.stdout.splitlines()) == sorted(f"run {x.id} goes on" for x in runs)
         for run in runs:
-            assert (await run.result(timeout=20)).outcome == "completed"
+            assert (await run.result(timeout=60)).outcome == "completed"
 
 
 async def test_limits_are_raised(rig: RigFactory, shell: Shell) -> None:
@@ -77,7 +77,7 @@ async def test_limits_are_raised(rig: RigFactory, shell: Shell) -> None:
     gate = Gate()
     async with rig(one_call, tools=[gate.tool]) as r:
         run = await r.start(limits={"turns": 5})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await gate.reached.wait()
         done = await shell.starter("raise-limits", run.id, "turns=100", "tokens=null")
         assert (done.returncode, done.stdout) == (0, f"run {run.id} has other limits now\n")
@@ -88,7 +88,7 @@ async def test_limits_are_raised(rig: RigFactory, shell: Shell) -> None:
         wrong = await shell.starter("raise-limits", run.id, "turns")
         assert (wrong.returncode, "turns=100" in wrong.stderr) == (2, True)
         gate.go.set()
-        await run.result(timeout=20)
+        await run.result(timeout=60)
         late = await shell.starter("raise-limits", run.id, "turns=101")
         assert (late.returncode, "has ended" in late.stdout) == (1, True)
         assert f"fork {run.id} --turn N" in late.stderr

@@ -104,7 +104,7 @@ async def test_what_people_decided_and_sent(rig: RigFactory) -> None:
     """Who settled an unknown outcome and who asked to stop, with their words."""
     async with waiting(rig) as (r, run):
         await run.resolve("c1", landed=True, result="seen in the mail log", actor="ann")
-        await run.result(timeout=20)
+        await run.result(timeout=60)
         found = await r.agents.export(run.id)
         (call_,) = found.unknown
         assert (call_.status, call_.actor, call_.key) == ("landed", "ann", found.calls[0].key)
@@ -151,14 +151,14 @@ async def test_an_open_run_as_it_stands(rig: RigFactory) -> None:
         assert (found.status, found.closed, found.result) == ("running", None, None)
         assert [c.status for c in found.unknown] == ["waiting"]
         await run.stop()
-        await run.result(check=False, timeout=20)
+        await run.result(check=False, timeout=60)
 
 
 async def test_a_run_that_never_was_one(client: Client, rig: RigFactory) -> None:
     """A malformed start has no request: it is said, and the refusal is exported."""
     async with rig([]) as r:
         handle = await r.start_raw({"agent": "tester"})
-        await r.agents.result(handle.id, check=False, timeout=20)
+        await r.agents.result(handle.id, check=False, timeout=60)
         found = await r.agents.export(handle.id)
     assert found.result is not None
     assert (found.result.outcome, found.request, found.entries) == ("invalid_request", None, [])
@@ -277,7 +277,7 @@ async def test_a_file_of_an_open_run_is_written_again(
         assert (nothing.returncode, nothing.stdout) == (0, "")
         assert nothing.stderr.startswith("no runs that have ended (")
         await run.resolve("c1", landed=True)
-        await run.result(timeout=20)
+        await run.result(timeout=60)
 
         async def listed() -> bool:
             query = f"TaskQueue = '{queue}' AND ExecutionStatus = 'Completed'"
@@ -352,6 +352,6 @@ async def test_a_run_that_is_not_there_does_not_stop_the_others(
         with pytest.raises(LookupError):
             await r.agents.export("nowhere")
         handle = await r.start_raw(workflow="Other")
-        await r.agents.result(handle.id, check=False, timeout=20)
+        await r.agents.result(handle.id, check=False, timeout=60)
         with pytest.raises(errors.InvalidRequest, match="is a workflow of type Other"):
             await r.agents.export(handle.id)

@@ -164,7 +164,7 @@ async def test_what_waits_comes_first_with_all_that_it_may_be_looked_up_by(
             0,
             f"run {run.id} goes on: call c1 took effect\n",
         )
-        assert (await r.agents.result(run.id, timeout=20)).outcome == "completed"
+        assert (await r.agents.result(run.id, timeout=60)).outcome == "completed"
 
 
 async def test_what_has_waited_longest_leads(rig: RigFactory, shell: Shell) -> None:
@@ -183,9 +183,9 @@ async def test_what_has_waited_longest_leads(rig: RigFactory, shell: Shell) -> N
         shown = await shell.starter("unknown", first.id)
         pasted = await shell.paste(shown.stderr, "did not")
         assert pasted.stdout == f"run {first.id} goes on: call c1 did not take effect\n"
-        await first.result(timeout=20)
+        await first.result(timeout=60)
         await second.stop()
-        await second.result(check=False, timeout=20)
+        await second.result(check=False, timeout=60)
 
 
 async def test_the_calls_of_one_run_are_listed(rig: RigFactory, shell: Shell) -> None:
@@ -194,7 +194,7 @@ async def test_the_calls_of_one_run_are_listed(rig: RigFactory, shell: Shell) ->
         listed = await shell.starter("unknown", run.id)
         assert listed.stdout.splitlines()[1].split()[0] == "waiting"
         await run.resolve("c1", landed=False)
-        await run.result(timeout=20)
+        await run.result(timeout=60)
         listed = await shell.starter("unknown", run.id, "--json")
         (one,) = json.loads(listed.stdout)["unknown"]
         assert (one["id"], one["call"]["call_id"], one["call"]["status"]) == (
@@ -280,7 +280,7 @@ async def test_a_call_is_settled(
         settle = ("unknown", run.id, "c1", verdict, "--result", "receipt 7", "--actor", "ann")
         done = await shell.starter(*settle)
         assert (done.returncode, done.stdout) == (0, f"run {run.id} goes on: call c1 {told}\n")
-        result = await run.result(timeout=20)
+        result = await run.result(timeout=60)
         assert (result.answer or "").startswith(answer)
         again = await shell.starter(*settle, "--json")
         assert again.returncode == 1
@@ -292,7 +292,7 @@ async def test_who_settles_is_you_unless_named(rig: RigFactory, shell: Shell) ->
     """As in `stop`."""
     async with waiting(rig) as (_, run):
         assert (await shell.starter("unknown", run.id, "c1", "--landed")).returncode == 0
-        (settled,) = (await run.result(timeout=20)).unknown
+        (settled,) = (await run.result(timeout=60)).unknown
         assert settled.actor == getpass.getuser()
 
 
@@ -308,7 +308,7 @@ async def test_another_call_is_refused_and_what_waits_is_named(
         assert missing.returncode == 2
         assert "there is no run nowhere" in missing.stderr
         await run.stop()
-        await run.result(check=False, timeout=20)
+        await run.result(check=False, timeout=60)
 
 
 async def test_without_a_worker_it_is_kept(rig: RigFactory, shell: Shell) -> None:
@@ -322,7 +322,7 @@ async def test_without_a_worker_it_is_kept(rig: RigFactory, shell: Shell) -> Non
     )
     queue = {"task_queue": first.task_queue}
     async with rig(script, tools=[send], on_unknown="wait", settings=queue):
-        assert (await run.result(timeout=20)).answer == "receipt 7"
+        assert (await run.result(timeout=60)).answer == "receipt 7"
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ async def test_an_odd_call_id_can_be_pasted(rig: RigFactory, shell: Shell) -> No
         assert f"waiting for a person to say whether send (call {ODD}) took effect" in shown.stdout
         pasted = await shell.paste(shown.stderr)
         assert (pasted.returncode, pasted.stderr) == (0, "")
-        assert (await run.result(timeout=20)).outcome == "completed"
+        assert (await run.result(timeout=60)).outcome == "completed"
         later = await shell.starter("show", run.id)
         assert f"unknown   turn 1 · send (call {ODD}) took effect, says " in later.stdout
         assert "To settle" not in later.stderr

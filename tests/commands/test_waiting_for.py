@@ -90,7 +90,7 @@ async def test_runs_are_found_by_what_they_wait_for(rig: RigFactory, shell: Shel
 
         await until(gone)
         await run.stop()
-        await run.result(check=False, timeout=20)
+        await run.result(check=False, timeout=60)
 
 
 async def test_a_namespace_without_search_attributes_is_served(
@@ -106,7 +106,7 @@ async def test_a_namespace_without_search_attributes_is_served(
         await until(counted)
         assert await r.agents.count_runs(waiting_for="approval") == 0
         await run.stop()
-        await run.result(check=False, timeout=20)
+        await run.result(check=False, timeout=60)
     await histories.take(bare)
 
 
@@ -131,4 +131,4 @@ async def test_more_runs_than_can_be_looked_at_are_never_counted_short(
         wrong = await shell.starter("count", "--waiting-for", "luck")
         assert (wrong.returncode, "invalid choice: 'luck'" in wrong.stderr) == (2, True)
         await run.stop()
-        await run.result(check=False, timeout=20)
+        await run.result(check=False, timeout=60)

@@ -182,7 +182,7 @@ async def test_ctrl_c_leaves_the_run_running(rig: RigFactory, shell: Shell) -> N
         assert f"watch {run.id}" in after
         assert "Traceback" not in seen.written
         gate.open.set()
-        assert (await run.result(timeout=20)).outcome == "completed"
+        assert (await run.result(timeout=60)).outcome == "completed"
 
 
 async def test_who_is_awaited_and_how_to_answer(rig: RigFactory, shell: Shell) -> None:

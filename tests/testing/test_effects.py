@@ -270,13 +270,13 @@ def test_delay(ledger: EffectLedger, effects: Effects) -> None:
     """The effect lands at once, its reply comes later; other requests do not wait for it."""
     with ThreadPoolExecutor(1) as pool:
         began = time.monotonic()
-        slow = pool.submit(effects.keyed, "refund", "k", 1, behaviour="delay=1")
+        slow = pool.submit(effects.keyed, "refund", "k", 1, behaviour="delay=3")
         while not ledger.effects():
             time.sleep(0.01)
         assert effects.keyed("refund", "k", 1).repeated
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 3
         assert not slow.result().repeated
-        assert time.monotonic() - began >= 1
+        assert time.monotonic() - began >= 3
 
 
 def test_behaviour_is_planned_for_the_next_requests_of_a_name(
@@ -387,7 +387,7 @@ def test_as_a_process(tmp_path: Path) -> None:
     try:
         receipts = [Effects(url).keyed("refund", f"k{n}", n) for n in range(20)]
         os.kill(child.pid, signal.SIGKILL)
-        assert child.wait(10) == -signal.SIGKILL
+        assert child.wait(30) == -signal.SIGKILL
     finally:
         child.end()
     rows = read_arrivals(tmp_path / "effects.db")
@@ -417,7 +417,7 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
         Effects(ready["url"]).plain("email", 1)
         parent.kill()
         parent.communicate()
-        assert child.wait(10) == 0
+        assert child.wait(30) == 0
 
 
 def test_importing_is_cheap() -> None:

@@ -54,7 +54,7 @@ def test_a_fork_is_a_process_of_its_own(nursery: Nursery, script: str, tmp_path:
     assert told == [worker.pid, worker.pid, environment, True]
     assert worker.status is None
     worker.kill()
-    assert worker.wait(10) == -signal.SIGKILL
+    assert worker.wait(30) == -signal.SIGKILL
 
 
 def test_its_exit_code_is_known(nursery: Nursery, script: str, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_process(launch: Launch, tmp_path: Path, number: signal.Signals) -> None
     answer = ask(url, HELLO, {"role": "assistant", "content": "x"}, HELLO)
     assert len(answer.json()["content"][0]["text"]) == 100_000
     child.send_signal(number)
-    assert child.wait(5) == 0
+    assert child.wait(30) == 0
 
 
 def test_process_ends_with_its_parent(launch: Launch) -> None:
@@ -88,7 +88,7 @@ def test_process_ends_with_its_parent(launch: Launch) -> None:
     parent = subprocess.Popen(["sleep", "60"])
     child, _ = launch("--parent-pid", str(parent.pid))
     parent.kill()
-    assert child.wait(5) == 0
+    assert child.wait(30) == 0
     parent.wait()
 
 
