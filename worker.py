@@ -78,10 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _prepare_process() -> None:
-    from activities.capacity import keep_few_arenas
+    from activities.capacity import give_memory_back
 
     # Before there are threads: each has its heap from then on.
-    keep_few_arenas()
+    give_memory_back()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -19,6 +19,7 @@ BARE_RUN_BYTES = 500_000
 SHARE = 4
 """The caches take one part in so many of the memory, unless told otherwise."""
 _M_ARENA_MAX, _ARENAS = -8, 2
+_M_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 128 * 1024
 MIN_BYTES = 64_000_000
 MIN_RUNS, MAX_RUNS = 50, 10_000
 """With fewer, runs that are at work would be replayed at every step; more are not watched over by
@@ -44,14 +45,17 @@ def caches(megabytes: float | None, history_bytes: int) -> Caches:
     return Caches(runs=min(max(runs, MIN_RUNS), MAX_RUNS), view_bytes=half)
 
 
-def keep_few_arenas() -> None:
-    """Have the C library share two heaps between all threads, where it can be told so.
+def give_memory_back() -> None:
+    """Have the C library return what a large task took, where it can be told so.
 
-    By default each of a worker's many threads gets one of its own, and each keeps what its largest
-    task once took: memory then grows for days in steps that nothing gives back.
+    By default each of a worker's many threads gets a heap of its own, and each keeps what its
+    largest task once took; and a block that was freed raises the size up to which blocks come from
+    a heap, to 32 MB in the end. Memory then grows for days in steps that nothing gives back.
     """
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(_M_ARENA_MAX, _ARENAS)
+        # Its initial value; that it is set keeps it from growing.
+        mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
 def available(root: Path = Path("/")) -> int:

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
 
 import worker
@@ -33,6 +35,8 @@ from turnkeeper.state import RunState
 from turnkeeper.testing import ScriptedProvider
 
 AGENT = "tester"
+FIRST_TASK_FINISHED = 4
+"""Started, task scheduled, task started, task completed: before anything the run did."""
 
 
 @dataclass
@@ -49,6 +53,19 @@ class Rig:
     def client(self) -> Client:
         """The bare Temporal client."""
         return self.agents.client
+
+    async def reset(self, run: AgentRunHandle, task: int = FIRST_TASK_FINISHED) -> None:
+        """As an operator does by Temporal's own means, to where a workflow task finished."""
+        described = await self.client.get_workflow_handle(run.id).describe()
+        await self.client.workflow_service.reset_workflow_execution(
+            ResetWorkflowExecutionRequest(
+                namespace=self.client.namespace,
+                workflow_execution=WorkflowExecution(workflow_id=run.id, run_id=described.run_id),
+                reason="test",
+                workflow_task_finish_event_id=task,
+                request_id=str(uuid.uuid4()),
+            )
+        )
 
     async def start(self, prompt: str = "question", **request: Any) -> AgentRunHandle:
         """Start a run by the product's own client."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.testing import WorkflowEnvironment
 
@@ -670,3 +671,51 @@ async def test_a_retry_does_not_ask_for_what_was_done(rig: RigFactory) -> None:
         again = await run.retry_from(1, again=True)
         assert (await again.result(timeout=60)).answer == "refunded 150 of o-1"
         assert shop.done == [("o-1", "150")]
+
+
+@pytest.mark.parametrize("word", ["approve", "deny"])
+async def test_a_decision_from_before_a_reset_decides_no_call_after_it(
+    rig: RigFactory, word: str
+) -> None:
+    """Temporal's reset to the beginning applies the update again before its call is there: it is
+    refused, and the call is asked for anew."""
+    shop = Shop()
+    async with rig([call("refund", {"order": "o-1"}), told], tools=[shop.refund()]) as r:
+        run = await r.start()
+        (waiting,) = await asked(run)
+        await getattr(run, word)(waiting.id, actor="ann")
+        await run.result()
+        before = list(shop.done)
+        await r.reset(run)
+        (again,) = await asked(run)
+        await run.deny(again.id, actor="bob")
+        result = await run.result()
+        assert [(a.status, a.actor) for a in result.approvals] == [("denied", "bob")]
+        assert shop.done == before
+        assert await r.task_failures() == 0
+
+
+async def test_decisions_that_a_reset_applies_again_are_taken_once(rig: RigFactory) -> None:
+    """Reset to where the calls waited, the same words count, and the effect is not repeated."""
+    shop = Shop()
+    script = [calls([("refund", {"order": "o-1"}), ("refund", {"order": "o-2"})]), told]
+    async with rig(script, tools=[shop.refund("always", effect="once")]) as r:
+        run = await r.start()
+        first, second = await asked(run, 2)
+        tasks = len(await _finished_tasks(r, run))
+        await run.deny(second.id, actor="bob")
+        await run.approve(first.id, actor="ann")
+        before = await run.result()
+        await r.reset(run, (await _finished_tasks(r, run))[tasks])
+        after = await run.result()
+        decided = {a.id: (a.status, a.actor) for a in after.approvals}
+        assert decided == {first.id: ("approved", "ann"), second.id: ("denied", "bob")}
+        assert after.answer == before.answer
+        assert shop.done == [("o-1", "150")]
+        assert await r.task_failures() == 0
+
+
+async def _finished_tasks(r: Rig, run: AgentRunHandle) -> list[int]:
+    """Where workflow tasks of a run finished."""
+    finished = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    return [e.event_id for e in await r.events(run.id) if e.event_type == finished]

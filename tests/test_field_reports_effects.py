@@ -12,7 +12,6 @@ import functools
 import os
 import signal
 import sqlite3
-import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import (
     DeleteWorkflowExecutionRequest,
-    ResetWorkflowExecutionRequest,
 )
 from temporalio.client import Client
 from temporalio.common import RetryPolicy
@@ -250,15 +248,7 @@ async def reset(r: Rig, run: AgentRunHandle, *, after: str) -> None:
         for e in events
         if e.event_id > completed and e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
     )
-    await r.client.workflow_service.reset_workflow_execution(
-        ResetWorkflowExecutionRequest(
-            namespace=r.client.namespace,
-            workflow_execution=execution(run),
-            reason="a rerun",
-            workflow_task_finish_event_id=task,
-            request_id=str(uuid.uuid4()),
-        )
-    )
+    await r.reset(run, task)
 
 
 def execution(run: AgentRunHandle) -> WorkflowExecution:

@@ -6,30 +6,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
-from temporalio.client import Client
-
 from tests.rig import RigFactory
 from turnkeeper import Landed, NotLanded, ToolContext, tool
 from turnkeeper.testing import call, text
-
-FIRST_TASK_FINISHED = 4
-"""Started, task scheduled, task started, task completed: before anything the run did."""
-
-
-async def reset(client: Client, workflow_id: str) -> None:
-    """As an operator does, to the run's beginning."""
-    described = await client.get_workflow_handle(workflow_id).describe()
-    await client.workflow_service.reset_workflow_execution(
-        ResetWorkflowExecutionRequest(
-            namespace=client.namespace,
-            workflow_execution=WorkflowExecution(workflow_id=workflow_id, run_id=described.run_id),
-            reason="test",
-            workflow_task_finish_event_id=FIRST_TASK_FINISHED,
-            request_id=workflow_id,
-        )
-    )
 
 
 async def test_a_reset_repeats_no_effect(rig: RigFactory) -> None:
@@ -58,7 +37,7 @@ async def test_a_reset_repeats_no_effect(rig: RigFactory) -> None:
     async with rig(script, tools=[pay, book]) as r:
         run = await r.start()
         first = await run.result()
-        await reset(r.client, run.id)
+        await r.reset(run)
         again = await asyncio.wait_for(run.result(), 30)
         assert again.transcript.entries == first.transcript.entries
         assert len(paid) == 2
