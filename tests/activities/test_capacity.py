@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import subprocess
@@ -104,7 +105,7 @@ def test_a_quarter_of_the_memory_without_a_word(monkeypatch: pytest.MonkeyPatch)
 
 HEAPS = """
 import re, threading
-from activities.capacity import keep_few_arenas
+from activities.capacity import give_memory_back
 KEEP
 go = threading.Barrier(9)
 def work():
@@ -121,15 +122,50 @@ go.wait()
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="how glibc maps its heaps")
-@pytest.mark.parametrize(("keep", "least", "most"), [("keep_few_arenas()", 0, 1), ("pass", 4, 9)])
-def test_threads_share_few_heaps(keep: str, least: int, most: int) -> None:
-    """One beside the process's own, however many threads; without it, one each (the control)."""
+MAPPED = """
+import ctypes
+from activities.capacity import give_memory_back
+KEEP
+libc = ctypes.CDLL(None)
+libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+Fields = ctypes.c_size_t * 10
+class Info(ctypes.Structure):
+    _fields_ = [("all", Fields)]
+libc.mallinfo2.restype = Info
+libc.free(libc.malloc(8_000_000))
+before = libc.mallinfo2().all[3]
+libc.malloc(1_000_000)
+print(libc.mallinfo2().all[3] - before)
+"""
+
+
+glibc = pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="how glibc allocates memory"
+)
+
+
+def _printed(program: str, keep: str) -> int:
     done = subprocess.run(
-        [sys.executable, "-c", HEAPS.replace("KEEP", keep)],
+        [sys.executable, "-c", program.replace("KEEP", keep)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert least <= int(done.stdout) <= most
+    return int(done.stdout)
+
+
+@glibc
+@pytest.mark.parametrize(("keep", "least", "most"), [("give_memory_back()", 0, 1), ("pass", 4, 9)])
+def test_threads_share_few_heaps(keep: str, least: int, most: int) -> None:
+    """One beside the process's own, however many threads; without it, one each (the control)."""
+    assert least <= _printed(HEAPS, keep) <= most
+
+
+@glibc
+@pytest.mark.parametrize(("keep", "mapped"), [("give_memory_back()", 1), ("pass", 0)])
+def test_a_large_block_goes_back_when_it_is_freed(keep: str, mapped: int) -> None:
+    """It has a mapping of its own, also after a larger one was freed; without it, it is a part of
+    the heap (the control)."""
+    assert _printed(MAPPED, keep) == mapped
