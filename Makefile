@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3.12 chooses the interpreter of a new .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo crash-demo dev test test-full crash crash-controls answers-lost random server-kills endless endless-controls lint types imports \
+.PHONY: help demo crash-demo dev test test-full crash crash-controls answers-lost random recorded server-kills endless endless-controls lint types imports \
 	compose-check lock lock-check set-up
 
 PYTHON ?=
@@ -43,6 +43,10 @@ answers-lost: set-up ## Drop the answers to requests that arrived, on each link 
 
 random: set-up ## Kill workers of the refunds agent for ten minutes. make random FAULTS="--seed 7".
 	@$(VENV_PYTHON) -m tests.faults.random_kills $(FAULTS)
+
+RECORDINGS ?= ../shared/workloads/airline.jsonl
+recorded: set-up ## Play recorded conversations, twice, while workers are killed (minutes).
+	@$(VENV_PYTHON) -m tests.faults.recorded_conversations $(RECORDINGS) $(FAULTS)
 
 server-kills: set-up ## Kill the Temporal server 20 times: what it has told its clients is kept.
 	@$(VENV_PYTHON) -m tests.faults.server_kills $(FAULTS)
