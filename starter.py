@@ -159,6 +159,13 @@ def _add_show(commands: Any) -> None:
     parser.add_argument(
         "--full", action="store_true", help="long results whole, as in a pipe and with --json"
     )
+    parser.add_argument(
+        "--html",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="write it as one HTML file, ID.html unless named; - for standard output",
+    )
     _add_json(parser)
 
 

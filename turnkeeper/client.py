@@ -99,6 +99,9 @@ from turnkeeper.outside import (
     unknown_of,
     waits_of,
 )
+from turnkeeper.page.document import page
+from turnkeeper.page.pictures import pictures
+from turnkeeper.page.story import story_of
 from turnkeeper.retry import find_turn, repeated_text, reset
 from turnkeeper.source import forkable, request_of
 from turnkeeper.spec import Limits
@@ -968,6 +971,26 @@ class AgentClient:
             return await write_export(self.client, self._artifacts(), described, result, file)
         except RPCError as error:
             raise readable(error, id, self.client) from error
+
+    async def page(
+        self,
+        id: str,  # noqa: A002 - Temporal's word for it
+        *,
+        timeout: float = _WORKER_PATIENCE,
+    ) -> str:
+        """A run, open or closed, as one HTML file that fetches nothing; needs no worker.
+
+        Of an open run it shows what was so far; where it stands is asked of a worker for `timeout`
+        seconds.
+
+        Raises:
+            LookupError: there is no such run.
+            OSError: the server cannot be read now.
+        """
+        status, exported = await asyncio.gather(self.status(id, timeout=timeout), self.export(id))
+        entries = [*exported.entries, *exported.unread]
+        images = await pictures(self._artifacts(), id, entries)
+        return page(story_of(exported, status), images)
 
     # --- kill switches --------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from tests.rig import Rig, RigFactory, until
 from turnkeeper import RetryTool, ToolFailed, errors, tool
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.client import AgentClient
-from turnkeeper.commands.export import _draft, _keep
+from turnkeeper.commands.files import draft, keep
 from turnkeeper.export import ExportedCall, ExportedMessage, RunExport
 from turnkeeper.spec import HistoryPolicy
 from turnkeeper.testing import call, reply, text
@@ -315,9 +315,9 @@ def test_a_draft_that_cannot_be_finished_leaves_nothing(
     monkeypatch.setattr(os, "fsync", full)
 
     def write() -> None:
-        with _draft(tmp_path) as file:
+        with draft(tmp_path) as file:
             file.write(b"{")
-            _keep(file, tmp_path / "run.json", None)
+            keep(file, tmp_path / "run.json", None)
 
     with pytest.raises(OSError, match="No space left"):
         write()

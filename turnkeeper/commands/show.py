@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from turnkeeper.commands.place import Complaint, Place
+from turnkeeper.commands.files import draft, keep, name_of
+from turnkeeper.commands.place import USAGE, Complaint, Place
 from turnkeeper.commands.run import print_result, wait
 from turnkeeper.commands.terminal import (
     say,
@@ -29,7 +31,10 @@ _FOLDED_LINES = 20
 
 
 async def show(place: Place, options: argparse.Namespace) -> int:
-    """Print the transcript; with `--follow` the steps until the end, then the answer."""
+    """Print the transcript; with `--follow` the steps until the end, then the answer; with `--html`
+    write it as a page."""
+    if options.html is not None:
+        return await _write_page(place, options)
     async with place.reach(to_read=True) as (client, alone):
         if options.follow:
             from turnkeeper.client import AgentRunHandle
@@ -48,6 +53,23 @@ async def show(place: Place, options: argparse.Namespace) -> int:
         fold = folding(sys.stdout, full=options.full)
         _print(options.id, status, transcript, ended, fold)
         _advise(place, options.id, status)
+    return 0
+
+
+async def _write_page(place: Place, options: argparse.Namespace) -> int:
+    """Its one line of output is the file's path, or it is the page itself."""
+    if options.follow or options.json:
+        raise Complaint("a page is neither followed nor JSON: --html stands alone", USAGE)
+    async with place.client(to_read=True) as client:
+        written = await client.page(options.id, timeout=_PATIENCE)
+    if options.html == "-":
+        say(written)
+        return 0
+    path = Path(options.html or f"{name_of(options.id)}.html")
+    with draft(path.parent) as file:
+        file.write(written.encode())
+        keep(file, path)
+    say(str(path))
     return 0
 
 
