@@ -170,7 +170,8 @@ class Conversation:
         facts = [span(told.seconds)] if told.seconds is not None else []
         if run is not None and run.attempts > 1:
             facts.append(count(run.attempts, "attempt"))
-        effect = run.effect if run is not None else None
+        known = run or told.approval
+        effect = known.effect if known is not None else None
         head = tag(
             "p",
             tag("b", one_line(told.call.tool, _NAME), class_="name"),
@@ -308,8 +309,8 @@ _UNKNOWN = {
 }
 _DECIDED = {
     "waiting": ("waits for a person", "wait"),
-    "denied": ("denied", "bad"),
-    "expired": ("nobody decided", "bad"),
+    "denied": ("denied", "warn"),
+    "expired": ("nobody decided", "warn"),
     "withdrawn": ("not run", "warn"),
 }
 

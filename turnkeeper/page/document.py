@@ -243,22 +243,23 @@ def _look_at(story: Story) -> Html | None:
     """Links to the turns that a reader looks for."""
     turns, answer = story.turns, story.run.result is not None and story.run.result.answer
     rows = [
-        _links("Errors", [t for t in turns if t.errors]),
-        _links("Decided by people", [t for t in turns if any(c.approval for c in t.calls)]),
-        _links("Outcome unknown", [t for t in turns if any(c.in_doubt for c in t.calls)]),
-        _links("Answer", turns[-1:] if answer else []),
+        _links("Errors", "bad", [t for t in turns if t.errors]),
+        _links("Decided by people", "warn", [t for t in turns if any(c.approval for c in t.calls)]),
+        _links("Outcome unknown", "bad", [t for t in turns if any(c.in_doubt for c in t.calls)]),
+        _links("Answer", "ok", turns[-1:] if answer else []),
     ]
     found = [row for row in rows if row is not None]
     return tag("nav", *found) if found else None
 
 
-def _links(name: str, turns: Sequence[Turn]) -> Html | None:
+def _links(name: str, tone: str, turns: Sequence[Turn]) -> Html | None:
     if not turns:
         return None
     links = [tag("a", f"turn {t.number:,}", href=f"#{anchor(t.number)}") for t in turns[:_LISTED]]
     more = len(turns) - _LISTED
     rest = f" and {more:,} more" if more > 0 else None
-    return tag("p", tag("b", name), " ", join(links, " "), rest)
+    key = tag("i", class_=f"key {tone}")
+    return tag("p", key, tag("b", name), " ", join(links, " "), rest)
 
 
 # --- what was said --------------------------------------------------------------------------------

@@ -86,7 +86,8 @@ main > section > h2 { margin-bottom: 0.75rem; }
 }
 .key.in { background: var(--in); } .key.cached { background: var(--cached); }
 .key.out { background: var(--out); } .key.model { background: var(--model); }
-.key.tools { background: var(--tools); }
+.key.ok { background: var(--ok); } .key.bad { background: var(--bad); }
+.key.tools, .key.warn { background: var(--tools); }
 rect.in { fill: var(--in); } rect.cached { fill: var(--cached); } rect.out { fill: var(--out); }
 rect.model { fill: var(--model); } rect.tools { fill: var(--tools); }
 rect.bad { fill: var(--bad); } rect.warn { fill: var(--tools); }
@@ -94,7 +95,7 @@ rect.gap { fill: var(--paper); } rect.hit { fill: transparent; }
 a:hover rect.hit { fill: var(--line); }
 
 nav { margin-top: 1.5rem; font-size: 0.875rem; }
-nav p { margin-top: 0.2rem; }
+nav p { margin-top: 0.25rem; }
 nav b { font-weight: 600; margin-right: 0.25rem; }
 nav a { margin-right: 0.35rem; white-space: nowrap; }
 
@@ -148,6 +149,7 @@ nav a { margin-right: 0.35rem; white-space: nowrap; }
   font-size: 0.875rem; unicode-bidi: isolate;
 }
 .result { margin-top: 0.5rem; padding-top: 0.5rem; border-top: 1px dashed var(--line); }
+.note { margin-top: 0.35rem; }
 .fine { margin-top: 0.5rem; font-size: 0.75rem; display: flex; flex-wrap: wrap; gap: 0 0.9rem; }
 
 pre {
