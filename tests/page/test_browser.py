@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -44,7 +41,11 @@ async def test_a_run_of_sixty_turns(rig: RigFactory, tmp_path: Path) -> None:
         await _decide(run)
         (pictures / "page.html").write_text(await r.agents.page(run.id))
     async with browser() as page:
-        for name, width, scheme in (("wide", 1200, "light"), ("dark", 1200, "dark"), ("narrow", 360, "light")):
+        for name, width, scheme in (
+            ("wide", 1200, "light"),
+            ("dark", 1200, "dark"),
+            ("narrow", 360, "light"),
+        ):
             await page.set_viewport_size({"width": width, "height": 900})
             await page.emulate_media(color_scheme=scheme)
             await page.goto((pictures / "page.html").as_uri())

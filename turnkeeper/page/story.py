@@ -374,14 +374,20 @@ def _by_call(entries: Iterable[Entry]) -> dict[str, Entry]:
 
 
 def _place(turns: list[Turn], at: datetime, mark: Mark) -> None:
-    """At the end of the turn during which it happened."""
+    """In the turn during which it happened: before a reply that was asked for later."""
     for turn in reversed(turns):
         if turn.began is not None and turn.began <= at:
-            turn.items.append(mark)
+            later = (i for i, item in enumerate(turn.items) if _asked_after(at, item))
+            turn.items.insert(next(later, len(turn.items)), mark)
             return
     if not turns or turns[0].number > 0:
         turns.insert(0, Turn(0))
     turns[0].items.append(mark)
+
+
+def _asked_after(at: datetime, item: Said | Reply | Mark) -> bool:
+    asked = item.generation if isinstance(item, Reply) else None
+    return asked is not None and asked.scheduled > at
 
 
 def _lost(generation: ExportedGeneration) -> tuple[datetime, Mark]:
