@@ -56,7 +56,7 @@ def text(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
 
-def asks(call_id: str, tool: str = "search", **arguments: Any) -> dict[str, Any]:
+def asks(call_id: str, tool: str = "search", /, **arguments: Any) -> dict[str, Any]:
     """A block that calls a tool."""
     return {"type": "tool_use", "id": call_id, "name": tool, "input": arguments}
 

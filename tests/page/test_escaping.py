@@ -74,28 +74,29 @@ def harmless(bad: str) -> str:
 def test_a_text_changes_no_element(name: str, over: bool) -> None:
     """With it in every field the page has the very elements that it has with a harmless one."""
     bad = HOSTILE[name]
-    written = page(*_told(bad, over=over))
+    written = hostile_page(bad, over=over)
     found = Skeleton(written)
-    assert found.elements == Skeleton(page(*_told(harmless(bad), over=over))).elements
+    assert found.elements == Skeleton(hostile_page(harmless(bad), over=over)).elements
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", written)
     written.encode()
 
 
-def _told(bad: str, *, over: bool) -> tuple[object, ...]:
+def hostile_page(bad: str, *, over: bool = True) -> str:
+    """The page of a run that has a text wherever one can stand."""
     run, status, images = hostile_run(bad, over=over)
-    return story_of(run, status), images
+    return page(story_of(run, status), images)
 
 
 @pytest.mark.parametrize("name", ["script", "closing tags", "handlers", "entities", "css"])
 def test_it_is_shown_as_it_was_said(name: str) -> None:
     """Whoever reads the page sees the text itself, in messages, replies, arguments and results."""
-    assert Skeleton(page(*_told(HOSTILE[name], over=True))).text.count(HOSTILE[name]) >= 10
+    assert Skeleton(hostile_page(HOSTILE[name])).text.count(HOSTILE[name]) >= 10
 
 
 def test_addresses_are_our_own() -> None:
     """Links lead to places on the page, images are within it, and nothing else names an address."""
     for bad in HOSTILE.values():
-        found = Skeleton(page(*_told(bad, over=True)))
+        found = Skeleton(hostile_page(bad))
         assert {name for name, _ in found.attributes} & {"style", "srcset", "action"} == set()
         for name, value in found.attributes:
             assert not name.startswith("on")
