@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from hashlib import sha256
@@ -16,6 +17,7 @@ from tests.prose import prose
 from tests.restoring import RestoringRun
 from tests.rig import Rig, RigFactory, until
 from turnkeeper import Limits, tool
+from turnkeeper.contract import Usage
 from turnkeeper.entries import Entry, Position, message, result
 from turnkeeper.epoch import ARTIFACTS_NAMED, reference
 from turnkeeper.spec import ContextPolicy, HistoryPolicy, ModelSpec
@@ -92,6 +94,12 @@ async def test_a_long_conversation_goes_on_from_summaries(rig: RigFactory) -> No
         begun = (await r.transcript()).epochs
         assert sorted(begun) == list(range(2, result.epochs + 1))
         assert sorted(begun.values()) == [begun[n] for n in sorted(begun)]
+        exported = await r.agents.export(r.ids[-1])
+        assert {epoch.number: epoch.entries for epoch in exported.epochs} == begun
+        assert all(summary.text and summary.usage.total for summary in exported.summaries)
+        charged = [generation.usage for generation in exported.generations]
+        charged += [summary.usage for summary in exported.summaries]
+        assert functools.reduce(Usage.plus, charged) == result.usage
         await held(r)
 
 

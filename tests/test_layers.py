@@ -31,6 +31,7 @@ DOES_IO = {
     "retry",
     "source",
     "switchboard",
+    "turns",
 }
 
 

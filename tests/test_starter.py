@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -456,6 +457,7 @@ def test_a_run_is_shown_for_people_and_for_programs(dev: Dev) -> None:
     assert shown.returncode == 0
     assert "run       answered" in shown.stdout
     assert "outcome   completed · 2 turns" in shown.stdout
+    assert re.search(r"^limits    turns 2 of \d+ · time .* of .*$", shown.stdout, re.MULTILINE)
     assert QUESTION in shown.stdout
     assert '-> search q="annual revenue 2024"' in shown.stdout
     assert ANSWER in shown.stdout
@@ -463,6 +465,22 @@ def test_a_run_is_shown_for_people_and_for_programs(dev: Dev) -> None:
     assert [e["kind"] for e in told["entries"]] == ["message", "reply", "result", "reply"]
     assert told["result"]["outcome"] == "completed"
     assert told["unanswered"] == []
+
+
+@pytest.mark.usefixtures("answered")
+def test_a_run_is_shown_as_a_page(dev: Dev, tmp_path: Path) -> None:
+    """Written whole, for its owner alone, or to standard output; neither followed nor JSON."""
+    file = tmp_path / "a page.html"
+    assert dev.starter("show", "answered", "--html", str(file)).stdout == f"{file}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["a page.html"]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert ANSWER in file.read_text()
+    piped = dev.starter("show", "answered", "--html", "-").stdout
+    assert piped.startswith("<!doctype html>")
+    assert piped.endswith("</html>\n")
+    assert dev.starter("show", "answered", "--html", "-", "--json").returncode == 2
+    assert dev.starter("show", "no-such-run", "--html", "-").returncode == 2
+    assert dev.starter("show", "answered", "--html", str(tmp_path / "no" / "x")).returncode == 1
 
 
 def test_a_run_that_is_not_waited_for_is_followed_later(dev: Dev) -> None:

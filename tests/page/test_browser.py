@@ -1,6 +1,6 @@
 """The page of a run, looked at with a real browser, on a wide screen and on a phone.
 
-With TURNKEEPER_SCREENSHOTS=docs/images the picture of the README is made anew.
+With TURNKEEPER_SCREENSHOTS=FOLDER pictures of it are kept.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ class Looked:
         """Show a page, with all that is folded, and try what a reader may click."""
         await self.page.goto(file.as_uri())
         await self.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-        for link in await self.page.locator("a[href]").all():
-            await link.dispatch_event("click")
+        await self.page.evaluate("document.querySelectorAll('a[href]').forEach(a => a.click?.())")
 
     async def is_quiet(self) -> bool:
         """Whether nothing ran and nothing was asked of anybody; `did` says what was."""
@@ -148,7 +147,7 @@ async def _reads_well(page: Page) -> None:
 
 
 async def _pictures(page: Page) -> None:
-    """For the README, where they are asked for."""
+    """To be looked at, where they are asked for."""
     if not (folder := os.environ.get("TURNKEEPER_SCREENSHOTS")):
         return
     await page.screenshot(path=Path(folder) / "page-narrow.png", full_page=True)

@@ -117,6 +117,8 @@ def _print(
         say(f"phase     {phase} · turn {status.turn} · waiting for {awaited}")
         if status.usage.total:
             say(f"used      {_used(status)}")
+    if "limits" in status.model_fields_set:
+        say(f"limits    {_limits(status, ended)}")
     for asked in status.approvals:
         say(f"approval  {approval_text(asked)}")
     for call in status.unknown:
@@ -136,6 +138,18 @@ def _print(
             fold=fold,
         )
         say(told)
+
+
+def _limits(status: RunStatus, ended: RunResult | None) -> str:
+    from turnkeeper.page.ink import span
+
+    limits = status.limits
+    used = [f"turns {status.turn:,} of {limits.turns:,}"]
+    if ended is not None:
+        used.append(f"time {span(ended.seconds)} of {span(limits.wall_seconds)}")
+    if limits.tokens is not None:
+        used.append(f"tokens {status.usage.total:,} of {limits.tokens:,}")
+    return " · ".join(used)
 
 
 def _used(status: RunStatus) -> str:
