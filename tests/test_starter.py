@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -474,7 +475,7 @@ def test_a_run_is_shown_as_a_page(dev: Dev, tmp_path: Path) -> None:
     assert dev.starter("show", "answered", "--html", str(file)).stdout == f"{file}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["a page.html"]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert ANSWER in file.read_text()
+    assert html.escape(ANSWER) in file.read_text()
     piped = dev.starter("show", "answered", "--html", "-").stdout
     assert piped.startswith("<!doctype html>")
     assert piped.endswith("</html>\n")
