@@ -63,7 +63,7 @@ async def _write_page(place: Place, options: argparse.Namespace) -> int:
     async with place.client(to_read=True) as client:
         written = await client.page(options.id, timeout=_PATIENCE)
     if options.html == "-":
-        say(written)
+        say(written.rstrip())
         return 0
     path = Path(options.html or f"{name_of(options.id)}.html")
     with draft(path.parent) as file:

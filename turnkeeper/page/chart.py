@@ -18,6 +18,8 @@ _MOST = 150
 _LEAST = 24
 """Columns that there is room for, so that those of a short run are no walls."""
 _STEP, _BAR, _HEIGHT = 10, 7.4, 100
+_MANY = 20
+"""Bars from which on one may be called unusual."""
 _OUTLIER = 2
 """Times the usual largest value that are drawn."""
 _CUT = 8
@@ -58,11 +60,17 @@ def chart(columns: Sequence[Column], panels: Sequence[Panel]) -> Html:
     size = -(-len(columns) // _MOST)
     groups = [columns[i : i + size] for i in range(0, len(columns), size)]
     rows = [_panel(panel, groups, size) for panel in panels]
+    return tag("div", *rows, _flags(groups), _axis(columns, size), class_="chart")
+
+
+def _axis(columns: Sequence[Column], size: int) -> Html:
     first, last = columns[0].number, columns[-1].number
+    if len(columns) < _LEAST:
+        # Its bars end before the page does.
+        return tag("p", _named(columns), class_="axis")
     shared = f"{size:,} turns a bar" if size > 1 else ""
-    ends = [f"turn {first:,}", shared, f"turn {last:,}" if last > first else ""]
-    axis = tag("p", *(tag("span", end) for end in ends), class_="axis")
-    return tag("div", *rows, _flags(groups), axis, class_="chart")
+    ends = (f"Turn {first:,}", shared, f"Turn {last:,}")
+    return tag("p", *(tag("span", end) for end in ends), class_="axis")
 
 
 def _panel(panel: Panel, groups: Sequence[Sequence[Column]], size: int) -> Html:
@@ -92,9 +100,11 @@ def _panel(panel: Panel, groups: Sequence[Sequence[Column]], size: int) -> Html:
 def _scale(totals: Sequence[float]) -> float:
     """What the height stands for: the largest value, unless beside it all others would vanish."""
     found = sorted(total for total in totals if total > 0)
-    usual = found[(len(found) - 1) * 19 // 20] if found else 0.0
     most = found[-1] if found else 0.0
-    return usual * _OUTLIER if usual and most > usual * 2 * _OUTLIER else most
+    if len(found) < _MANY:
+        return most
+    usual = found[(len(found) - 1) * 19 // 20]
+    return usual * _OUTLIER if most > usual * 2 * _OUTLIER else most
 
 
 def _bars(

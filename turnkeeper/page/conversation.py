@@ -232,12 +232,7 @@ class Conversation:
 
     def _result(self, told: CallTold) -> Html | None:
         if told.result is None:
-            failure = told.run.failure if told.run is not None else None
-            return (
-                tag("div", self._ink.folded(failure, open_=True), class_="result")
-                if failure
-                else None
-            )
+            return self._failure(told)
         value = told.result.value if isinstance(told.result.value, dict) else {}
         who = one_line(str(value["actor"]), _NAME) if value.get("actor") else ""
         notes = [
@@ -248,6 +243,13 @@ class Conversation:
         shown = self._ink.folded(text, open_=told.failed) if text else None
         images = [self._image(ref) for ref in refs(told.result)]
         return tag("div", *notes, shown, *images, class_="result")
+
+    def _failure(self, told: CallTold) -> Html | None:
+        """Why a call has no result, if that is not told as what is unknown of it."""
+        why = told.run.failure if told.run is not None else None
+        if not why or (told.unknown is not None and why in told.unknown.what):
+            return None
+        return tag("div", self._ink.folded(why, open_=True), class_="result")
 
     def _image(self, ref: ImageRef) -> Html:
         kind = one_line(ref.media_type.removeprefix("image/"), 20)

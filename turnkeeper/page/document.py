@@ -120,7 +120,7 @@ def _facts(story: Story) -> list[tuple[str, str] | tuple[str, str, Html]]:
     read = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     cached = f", {usage.cache_share:.0%} of input cached" if usage.cache_read_tokens else ""
     guess = f", {usage.estimated_tokens:,} estimated" if usage.estimated_tokens else ""
-    until = f"until {clock_of(run.closed, run.started)}" if run.closed else "not over,"
+    until = f"until {clock_of(run.closed, run.started)}" if run.closed else "not over; in"
     return [
         ("Agent", one_line(run.agent, 64)),
         ("Model", one_line(run.model, 200) or "none yet"),
@@ -157,7 +157,7 @@ def _waiting(story: Story) -> Html | None:
 
 
 def _command(rest: str) -> Html:
-    return tag("pre", f"starter.py {rest}")
+    return tag("pre", f"starter.py {rest}", class_="wrap")
 
 
 # --- limits ---------------------------------------------------------------------------------------

@@ -408,9 +408,9 @@ def _lost(generation: ExportedGeneration) -> tuple[datetime, Mark]:
 
 def _epoch_mark(epoch: Any) -> tuple[datetime, Mark]:
     parts = [
-        f"{epoch.left_out:,} entries left out" if epoch.left_out else "",
+        f"entries left out: {epoch.left_out:,}" if epoch.left_out else "",
         "a summary stands for them" if epoch.how == "summary" else "",
-        f"{epoch.referred:,} results as references" if epoch.referred else "",
+        f"results as references: {epoch.referred:,}" if epoch.referred else "",
     ]
     told = "; ".join(filter(None, parts))
     begins = f"Epoch {epoch.number}: from here on the model sees less of the above"
@@ -444,7 +444,7 @@ _SAYS: dict[str, tuple[str, Callable[[dict[str, Any]], str] | None]] = {
     PAUSE: ("Paused", _nothing),
     RESUME: ("Resumed", _nothing),
     RAISE_LIMITS: ("Limits raised", _limits),
-    SEND: ("A message that the model has not read", lambda body: str(body.get("text"))),
+    SEND: ("Unread message", lambda body: str(body.get("text"))),
     APPROVE: ("Approved", None),
     DENY: ("Denied", None),
     RESOLVE: ("Settled", None),
