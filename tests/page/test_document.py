@@ -158,7 +158,7 @@ def test_what_did_not_become_a_reply() -> None:
         "The generation was cancelled",
         "Turn 2",
         "A reply was not kept (stop reason max_tokens)",
-        "Done. It took 3 attempts.",
+        "The reply took 3 attempts. Done.",
         "Turn 3",
         "The model did not answer in 7 attempts: connection refused",
     )
@@ -170,7 +170,8 @@ def test_equal_replies_keep_their_turns() -> None:
         [replied("same", asks("c1")), returned("c1", "x"), replied("same", asks("c2"))],
         generations=[generated(1, "same"), generated(4, "same")],
     )
-    assert [t.number for t in story_of(run, status_of(run)).turns] == [1, 4]
+    turns = story_of(run, status_of(run)).turns
+    assert [(t.number, len(t.calls)) for t in turns] == [(1, 1), (4, 1)]
 
 
 def test_what_another_run_said() -> None:

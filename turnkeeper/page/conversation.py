@@ -117,7 +117,7 @@ class Conversation:
 
     def _said(self, said: Said) -> Html:
         value = said.entry.value if isinstance(said.entry.value, dict) else {}
-        first = self._story.run.entries[:1] == [said.entry]
+        first = said.entry is self._story.run.entries[0]
         who = one_line(str(value["actor"]), _NAME) if value.get("actor") else ""
         name = "Prompt" if first else "Message"
         at = tag("time", clock_of(said.at, self._day)) if said.at else None
@@ -133,9 +133,11 @@ class Conversation:
         odd = stop not in (None, "end_turn", "tool_use")
         why = tag("p", f"Stop reason: {one_line(str(stop), _NAME)}", class_="mark") if odd else None
         tried = generation.attempts if generation else 0
-        again = tag("p", f"It took {tried:,} attempts.", class_="mark") if tried > 1 else None
+        again = (
+            tag("p", f"The reply took {tried:,} attempts.", class_="mark") if tried > 1 else None
+        )
         empty = None if blocks else tag("p", "(an empty reply)", class_="mark")
-        return tag("div", *shown, empty, _more(blocks, "blocks"), why, again, class_="reply")
+        return tag("div", again, *shown, empty, _more(blocks, "blocks"), why, class_="reply")
 
     def _block(self, block: Mapping[str, Any], calls: Iterable[CallTold]) -> Html | None:
         kind = block.get("type")
