@@ -93,6 +93,7 @@ async def _decide(run: AgentRunHandle) -> None:
 
 
 # On a busy machine a run of sixty turns takes a minute.
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_the_page_of_a_run(rig: RigFactory, server: EmbeddedServer, tmp_path: Path) -> None:
     """Sixty turns with errors, approvals and an image are readable on a wide screen, on a phone and
