@@ -134,7 +134,7 @@ async def test_what_cannot_be_read_is_told_as_that() -> None:
 # --- runs -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("events", [4_000, 120])
+@pytest.mark.parametrize("events", [pytest.param(4_000, marks=pytest.mark.long), 120])
 async def test_a_run_of_several_epochs_is_followed(rig: RigFactory, events: int) -> None:
     """While it runs and once more when it is over, also over continue-as-new: the same steps, and
     for each epoch that it began one that says so."""

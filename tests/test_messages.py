@@ -262,7 +262,7 @@ async def test_signals_and_updates_of_a_burst_keep_their_order(rig: RigFactory) 
 # --- the end --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["update", "signal"])
+@pytest.mark.parametrize("way", ["update", pytest.param("signal", marks=pytest.mark.long)])
 async def test_at_the_moment_of_the_end_nothing_accepted_is_lost(rig: RigFactory, way: str) -> None:
     """Sent from some milliseconds before to some after the run's answer: what was accepted is
     read, and what was not is told to have come too late."""

@@ -62,6 +62,7 @@ async def test_nearly_all_that_was_sent_before_is_read_from_the_cache(
     assert len(unnamed) == (2 if restart else 1)
 
 
+@pytest.mark.long
 async def test_turns_of_32_calls_are_read_from_the_cache(client: Client, tmp_path: Path) -> None:
     """65 blocks a turn are more than a mark looks back: the automatic one would find nothing."""
     many: dict[str, Any] = {"turns": 4, "parallel": 32, "size": 300}

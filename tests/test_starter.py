@@ -35,7 +35,7 @@ QUESTION = "What was the revenue in 2024?"
 ANSWER = "Revenue in 2024 was $376.3M, by that year's report."
 GREETING = "Hello?"
 """Costs one generation and no tool."""
-_SEARCH_SECONDS = "8"
+_SEARCH_SECONDS = "15"
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -606,6 +606,7 @@ script = [
 """
 
 
+@pytest.mark.long
 def test_dev_serves_the_agents_of_the_folder_it_is_called_in(tmp_path: Path) -> None:
     """Modules are found there, the hint names the agent; a second Ctrl-C waits for no call."""
     tmp_path.joinpath("library.py").write_text(LIBRARY)
