@@ -70,11 +70,11 @@ class Verb(Generic[_Word]):
     """The run has taken note."""
     needless: _Word | None = None
     """It has, with a note: there was nothing to do."""
-    excused: Mapping[str, _Word | Literal["ended"]] = field(default_factory=dict)
+    excused: Mapping[str, _Word] = field(default_factory=dict)
     """By the types of refusals that are no fault of the caller's."""
     waits: _Waits | None = None
 
-    def refusal(self, error: WorkflowUpdateFailedError) -> _Word | Literal["ended"]:
+    def refusal(self, error: WorkflowUpdateFailedError) -> _Word:
         """The word for a refusal.
 
         Raises:
@@ -99,27 +99,19 @@ async def _unresolved(described: WorkflowExecutionDescription) -> dict[str, str]
 _APPROVAL = _Waits("approval", "{id} waits for nobody", _asked_for)
 _UNKNOWN = _Waits("call_id", "no call {id} waits to be resolved", _unresolved)
 
-STOP: Verb[Literal["stopping"]] = Verb(contract.STOP, contract.StopRequest, "stopping")
-PAUSE: Verb[Literal["pausing", "paused"]] = Verb(
-    contract.PAUSE, contract.PauseRequest, "pausing", needless="paused"
-)
-RESUME: Verb[Literal["resuming", "running"]] = Verb(
+STOP: Verb[Stopped] = Verb(contract.STOP, contract.StopRequest, "stopping")
+PAUSE: Verb[Held] = Verb(contract.PAUSE, contract.PauseRequest, "pausing", needless="paused")
+RESUME: Verb[Resumed] = Verb(
     contract.RESUME, contract.ResumeRequest, "resuming", needless="running"
 )
-RAISE_LIMITS: Verb[Literal["raised"]] = Verb(
-    contract.RAISE_LIMITS, contract.RaiseLimitsRequest, "raised"
-)
-RESOLVE: Verb[Literal["resolved"]] = Verb(
+RAISE_LIMITS: Verb[Widened] = Verb(contract.RAISE_LIMITS, contract.RaiseLimitsRequest, "raised")
+RESOLVE: Verb[Resolved] = Verb(
     contract.RESOLVE, contract.ResolveRequest, "resolved", waits=_UNKNOWN
 )
-APPROVE: Verb[Literal["decided"]] = Verb(
-    contract.APPROVE, contract.ApproveRequest, "decided", waits=_APPROVAL
-)
-DENY: Verb[Literal["decided"]] = Verb(
-    contract.DENY, contract.DenyRequest, "decided", waits=_APPROVAL
-)
-ANSWER: Verb[Literal["answered"]] = Verb(contract.ANSWER, contract.AnswerRequest, "answered")
-SEND: Verb[Literal["accepted", "duplicate"]] = Verb(
+APPROVE: Verb[Decided] = Verb(contract.APPROVE, contract.ApproveRequest, "decided", waits=_APPROVAL)
+DENY: Verb[Decided] = Verb(contract.DENY, contract.DenyRequest, "decided", waits=_APPROVAL)
+ANSWER: Verb[Answered] = Verb(contract.ANSWER, contract.AnswerRequest, "answered")
+SEND: Verb[Sent] = Verb(
     contract.SEND,
     contract.SendRequest,
     "accepted",

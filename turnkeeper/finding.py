@@ -57,12 +57,7 @@ class RunSummary:
 async def summaries(
     client: Client, query: str, waiting_for: str | None, *, limit: int
 ) -> AsyncIterator[RunSummary]:
-    """A line for each run, or each that waits for that; open runs first.
-
-    Raises:
-        ConnectionError: the server cannot be reached.
-        ValueError: the server does not understand the query, or too many runs wait.
-    """
+    """See `AgentClient.list_runs`."""
     found = (
         _executions(client, query, limit=limit)
         if waiting_for is None
@@ -73,7 +68,7 @@ async def summaries(
 
 
 async def count(client: Client, query: str, waiting_for: str | None) -> int:
-    """How many runs `summaries` has; raises as that does."""
+    """See `AgentClient.count_runs`."""
     if waiting_for is not None:
         found = _waiting(client, query, waiting_for, limit=_LOOKED_AT)
         return sum([1 async for _ in found])
@@ -86,12 +81,7 @@ async def count(client: Client, query: str, waiting_for: str | None) -> int:
 async def unknown_outcomes(
     client: Client, query: str, *, waiting_only: bool, limit: int
 ) -> AsyncIterator[UnknownOutcome]:
-    """Calls whose outcome nobody has told, of at most `limit` runs.
-
-    Raises:
-        ConnectionError: the server cannot be reached.
-        ValueError: the server does not understand the query.
-    """
+    """See `AgentClient.unknown_calls`."""
     states = ("waiting",) if waiting_only else ("waiting", "open")
     narrowed = f"TurnkeeperUnknown IN ({', '.join(map(repr, states))})"
     searchable = await _searchable(client, "TurnkeeperUnknown")
@@ -104,8 +94,7 @@ async def unknown_outcomes(
 async def pending_approvals(
     client: Client, query: str, *, limit: int
 ) -> AsyncIterator[PendingApproval]:
-    """Calls that a person has to allow, of at most `limit` open runs; raises as
-    `unknown_outcomes`."""
+    """See `AgentClient.approvals`."""
     searchable = await _searchable(client, "TurnkeeperStatus")
     narrowed = "TurnkeeperStatus = 'waiting'" if searchable else _OPEN
     async for execution in _executions(client, query, narrowed, limit=limit):

@@ -31,7 +31,6 @@ from turnkeeper.contract import (
     ApprovalAsked,
     Awaited,
     Paused,
-    RunRequest,
     UnknownCall,
 )
 from turnkeeper.refusals import invalid
@@ -48,7 +47,6 @@ __all__ = [
     "attribute",
     "awaited_of",
     "describe",
-    "earlier_request",
     "has_attribute",
     "outcomes_of",
     "paused_of",
@@ -253,34 +251,6 @@ async def agent_of(client: Client, execution: WorkflowExecution) -> str:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
     return ""
-
-
-async def earlier_request(
-    client: Client, described: WorkflowExecutionDescription
-) -> RunRequest | None:
-    """What a run was started with.
-
-    None where it cannot be told: the server keeps the first part of a long run not for ever.
-
-    Raises:
-        ValueError: it was started with something else than a request.
-        RPCError: the server cannot be reached.
-    """
-    first = described.raw_info.first_run_id or described.run_id
-    handle = client.get_workflow_handle(described.id, run_id=first)
-    try:
-        async for event in handle.fetch_history_events(page_size=1):
-            payloads = event.workflow_execution_started_event_attributes.input.payloads
-            try:
-                (request,) = await client.data_converter.decode(payloads, [RunRequest])
-            except Exception as error:
-                # Anything may have been sent by a client of another language.
-                raise ValueError("no request") from error
-            return request if isinstance(request, RunRequest) else None
-    except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
-            raise
-    return None
 
 
 def attribute(execution: WorkflowExecution, name: str, kind: type[Any]) -> Any:

@@ -16,7 +16,7 @@ from turnkeeper import switchboard
 from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.connection import readable_errors
 from turnkeeper.contract import WORKFLOW, ForkRequest, RunRequest
-from turnkeeper.outside import describe, earlier_request
+from turnkeeper.outside import describe
 from turnkeeper.refusals import checked, invalid
 from turnkeeper.source import forkable, request_of
 from turnkeeper.text import one_line
@@ -54,11 +54,15 @@ def run_request(
     Raises:
         InvalidRequest: it is malformed; the message names each wrong field.
     """
-    body: dict[str, Any] = {"agent": agent, "prompt": prompt, "keep_open": keep_open}
-    body |= {"limits": dict(limits)} if limits else {}
-    body |= {"request_key": request_key} if request_key is not None else {}
-    body |= {"metadata": dict(metadata)} if metadata else {}
-    body |= {"fork": fork.model_dump(exclude_none=True)} if fork else {}
+    body = {
+        "agent": agent,
+        "keep_open": keep_open,
+        "prompt": prompt,
+        "limits": dict(limits or {}),
+        "request_key": request_key,
+        "metadata": dict(metadata or {}),
+        "fork": fork.model_dump(exclude_none=True) if fork else None,
+    }
     return checked(RunRequest, body)
 
 
@@ -71,24 +75,14 @@ async def fork_request(
 ) -> RunRequest:
     """The request of a fork: that of the other run, but for what is given.
 
-    Args:
-        client: of the server that has the other run.
-        store: opens where its artifacts are.
-        asked: fields of `ForkRequest`.
-        limits: instead of single ones of the other run's.
-        metadata: instead of all of the other run's.
-
-    Raises:
-        InvalidRequest: it cannot be forked so, or a field is malformed.
-        LookupError: there is no such run.
-        StateLost: a stored part of its transcript is missing or was changed.
-        ConnectionError: the server cannot be reached.
+    `asked` are fields of `ForkRequest`; `store` opens where the other run's artifacts are. Raises
+    as `AgentClient.fork`.
     """
     fork = checked(ForkRequest, asked)
     try:
         with readable_errors(client, fork.workflow_id):
             prefix = await forkable(client, store(), fork)
-            source = await request_of(client, fork)
+            source = await request_of(client, fork.workflow_id, fork.run_id)
     except ValueError as error:
         raise invalid(str(error)) from None
     return run_request(
@@ -150,14 +144,16 @@ async def begin(
 async def _check_same(client: Client, run: str, request: RunRequest) -> None:
     """Refuse the id of a run with another request: its answer is to another question."""
     described = await describe(client, run)
+    first = described.raw_info.first_run_id or described.run_id
     try:
         with readable_errors(client, run):
-            earlier = await earlier_request(client, described)
+            earlier = await request_of(client, run, first)
+    except LookupError:
+        # The server keeps the first part of a long run not for ever.
+        return
     except ValueError:
         other = ["start"]
     else:
-        if earlier is None:
-            return
         fields = RunRequest.model_fields
         other = [f for f in fields if getattr(earlier, f) != getattr(request, f)]
     if other:

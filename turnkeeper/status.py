@@ -47,12 +47,7 @@ _Store = Callable[[], ArtifactStore]
 
 
 async def status_of(client: Client, store: _Store, run: str, timeout: float) -> RunStatus:
-    """Ask an open run, for at most `timeout` seconds; the server about all others.
-
-    Raises:
-        LookupError: there is no such run, or the server no longer keeps its end.
-        ConnectionError: the server cannot be reached.
-    """
+    """See `AgentClient.status`; `store` opens where the run's artifacts are."""
     described = await describe(client, run)
     with readable_errors(client, run):
         if described.status is not WorkflowExecutionStatus.RUNNING:
