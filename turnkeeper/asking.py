@@ -169,7 +169,7 @@ async def send_or_start(
 
 
 def _body(verb: Verb[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What is sent: nobody's name or proof is left out."""
+    """What is sent: without an actor or a proof, where there is none."""
     body = {k: v for k, v in fields.items() if v or k not in ("actor", "proof")}
     checked(verb.body, body)
     return body
