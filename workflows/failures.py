@@ -21,11 +21,11 @@ from turnkeeper.contract import (
     STORE_UNAVAILABLE,
     SWITCHED_OFF,
     THINKING_MISMATCH,
-    Usage,
 )
 from turnkeeper.metrics import ATTEMPTS_TIMED_OUT
 from turnkeeper.outcomes import OUTCOMES
 from turnkeeper.spec import ToolSpec
+from turnkeeper.usage import Usage
 
 
 class End(NamedTuple):
@@ -119,8 +119,10 @@ def lost_usage(error: ActivityError) -> Usage:
     """What the attempts of a failed generation may have cost."""
     cause = error.cause
     details = cause.details if isinstance(cause, ApplicationError) else ()
-    lost = details[0].get("lost_tokens", 0) if details and isinstance(details[0], dict) else 0
-    return Usage(estimated_tokens=int(lost))
+    told = details[0] if details and isinstance(details[0], dict) else {}
+    if "lost" in told:
+        return Usage.model_validate(told["lost"])
+    return Usage(estimated_tokens=int(told.get("lost_tokens", 0)))
 
 
 def _tell_timeout(cause: TemporalTimeout, tool: ToolSpec) -> None:
