@@ -87,7 +87,7 @@ class Allowance(BaseModel):
         price = _tier(self.request_tokens, prices)
         if self.usd is not None and price is not None and price.output:
             usd = self.usd - (lost.cost_usd or 0) - self.input_usd
-            left = math.floor(usd * 1e6 / price.output)
+            left = math.floor(round(usd * 1e6 / price.output, 3))
             if left < allowed:
                 allowed, by = left, "cost_limit"
         return (allowed if allowed >= min(MIN_REPLY_TOKENS, wanted) else 0), by  # type: ignore[return-value]

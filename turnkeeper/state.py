@@ -44,7 +44,7 @@ from turnkeeper.entries import (
 )
 from turnkeeper.inbox import MAX_UNREAD_BYTES, Ended, Inbox
 from turnkeeper.parse import CUT_CALL, Parsed, ProposedCall
-from turnkeeper.prices import Allowance, LimitName, no_price
+from turnkeeper.prices import Allowance, LimitName
 from turnkeeper.spec import (
     DEFAULT_WINDOW,
     MAX_IMAGE_TOKENS,
@@ -597,12 +597,9 @@ class RunState(BaseModel):
             full = len(self.control.early) >= MAX_EARLY
             return "limits: the agent is not loaded yet, and too many wait for it" if full else None
         try:
-            limits = wider(self.limits, said.limits)
+            wider(self.limits, said.limits)
         except ValueError as error:
             return str(error)
-        without = [m.name for m in self.pinned.models if not m.prices]
-        if limits.cost_usd is not None and without:
-            return f"limits.cost_usd: {no_price(without[0])}"
         return None
 
     def raise_limits(self, said: RaiseLimitsRequest) -> str | None:

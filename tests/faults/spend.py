@@ -18,7 +18,7 @@ import random
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,10 +44,12 @@ class Provider:
     seed: int
     outputs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Of each run, by its prompt: tokens of each reply that was begun."""
+    asked: Counter[str] = field(default_factory=Counter)
 
     def script(self, exchange: Exchange) -> Reply:
         """A call and some text, or a failure; as long as the request allows."""
-        chance = random.Random(f"{self.seed} {exchange.prompt} {exchange.turn} {exchange.repeat}")
+        self.asked[exchange.prompt] += 1
+        chance = random.Random(f"{self.seed} {exchange.prompt} {self.asked[exchange.prompt]}")
         if (luck := chance.random()) < 0.07:
             return status(529, headers={"retry-after": "0"})
         tokens, allowed = chance.randint(100, 900), int(exchange.body["max_tokens"])
