@@ -31,7 +31,7 @@ from activities.pulse import timing
 from activities.redact import Redactor
 from activities.token_metrics import InputTokens
 from activities.views import as_failures
-from turnkeeper.contract import THINKING_MISMATCH, Timing
+from turnkeeper.contract import PROVIDER_ERROR, THINKING_MISMATCH, Timing
 from turnkeeper.entries import Entry
 from turnkeeper.prices import priced
 from turnkeeper.spec import Price
@@ -221,7 +221,7 @@ class Asking:
             return ApplicationError(message, details, type="model_unavailable", non_retryable=True)
         wait = error.retry_after
         if wait is None:
-            return ApplicationError(message, details, type="provider_error")
+            return ApplicationError(message, details, type=PROVIDER_ERROR)
         # The server's clock against itself: this worker's may differ from it, or from virtual time.
         since = info.current_attempt_scheduled_time - info.scheduled_time
         left = attempt.seconds_left - since.total_seconds() - took
@@ -235,5 +235,5 @@ class Asking:
                 non_retryable=True,
             )
         return ApplicationError(
-            message, details, type="provider_error", next_retry_delay=timedelta(seconds=wait)
+            message, details, type=PROVIDER_ERROR, next_retry_delay=timedelta(seconds=wait)
         )

@@ -8,7 +8,7 @@ from tests.rig import RigFactory, until
 from turnkeeper import ModelSpec, Price, tool
 from turnkeeper.testing import Exchange, Reply, call, cut, reply, text
 
-CHEAP = ModelSpec(name="my-own-model", prices=[Price(input=1, output=10)], window=200_000)  # type: ignore[arg-type]
+CHEAP = ModelSpec(name="my-own-model", prices=[Price(input=1, output=10)], window=200_000)
 
 
 @tool(effect="read")

@@ -42,7 +42,7 @@ def test_a_request_costs_what_the_price_list_says(
 
 def test_an_hour_in_the_cache_is_dearer() -> None:
     """As the model's `cache_ttl` asks for it."""
-    (five,), (hour,) = (of("anthropic", "claude-sonnet-5-5", ttl) for ttl in ("5m", "1h"))  # type: ignore[arg-type]
+    (five,), (hour,) = (of("anthropic", "claude-sonnet-5-5", ttl) for ttl in ("5m", "1h"))
     assert (five.written, hour.written) == (2.5, 4)
 
 
@@ -57,7 +57,7 @@ def test_what_is_not_known_costs_nothing_that_could_be_summed() -> None:
 
 def test_prices_are_pinned_but_for_those_that_the_agent_says() -> None:
     """Of both its models."""
-    own = ModelSpec(name="my-own-model", prices=[Price(input=1, output=2)])  # type: ignore[arg-type]
+    own = ModelSpec(name="my-own-model", prices=[Price(input=1, output=2)])
     context = ContextPolicy(summariser=ModelSpec(name="claude-haiku-5-5"))
     spec = Agent(name="a", model=own, instructions="", context=context).spec()
     found = pinned(spec)

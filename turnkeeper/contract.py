@@ -59,6 +59,8 @@ STORE_UNAVAILABLE = "store_unavailable"
 """What was said cannot be read or written, which may succeed later; in the end the run is lost."""
 NOT_VERIFIED = "not_verified"
 """Of a decision: whoever made it is not who they say, or may not make it."""
+PROVIDER_ERROR = "provider_error"
+"""Of a generation: the provider did not answer, and may later."""
 NOT_SEALED = "not_sealed"
 """The same of sealing: the loop goes on without."""
 

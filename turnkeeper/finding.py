@@ -22,7 +22,7 @@ from turnkeeper.outside import (
     outcomes_of,
     waits_of,
 )
-from turnkeeper.waiting import KINDS, PERSON, TIME
+from turnkeeper.waiting import KINDS, PERSON, PROVIDER, TIME
 
 __all__ = ["RunSummary", "count", "pending_approvals", "summaries", "unknown_outcomes"]
 
@@ -157,7 +157,7 @@ async def _waiting(
         if (looked_at := looked_at + 1) > _LOOKED_AT:
             raise ValueError(f"more than {_LOOKED_AT:,} runs may wait: narrow the query down")
         awaited = await waits_of(execution)
-        people = [kind for kind in awaited if kind != TIME]
+        people = [kind for kind in awaited if kind not in (TIME, PROVIDER)]
         if waiting_for in awaited or (waiting_for == PERSON and people):
             yield execution
             if (found := found + 1) == limit:

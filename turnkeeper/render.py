@@ -110,6 +110,7 @@ def waiting_for(state: RunState) -> str:
     if state.phase is Phase.GENERATE:
         held = state.control.held if state.control.waits else None
         off = resume_awaited(held) if held else one_line(state.switched_off, 300)
+        off = off or state.outage.words
         return off or f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
     if state.phase is Phase.EXECUTE and open_calls:

@@ -306,6 +306,9 @@ class AgentSpec(Strict):
     """None is a spec of before views could be shortened: every entry is sent."""
     notes: bool = False
     """Whether the agent has the built-in tools `note` and `read_notes`."""
+    outage_seconds: Annotated[float, Field(ge=0, le=366 * 86_400)] = 0
+    """How long a run waits for a provider that does not answer, beyond the attempts of a
+    generation. 0 is also a spec of before runs waited: then it ends with `model_unavailable`."""
     artifact: str | None = None
     """Where the whole spec lies when it is too large for history; then instructions, descriptions
     and schemas are empty here."""

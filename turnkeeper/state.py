@@ -43,6 +43,7 @@ from turnkeeper.entries import (
     result,
 )
 from turnkeeper.inbox import MAX_UNREAD_BYTES, Ended, Inbox
+from turnkeeper.outage import Outage
 from turnkeeper.parse import CUT_CALL, Parsed, ProposedCall
 from turnkeeper.prices import Allowance, LimitName
 from turnkeeper.spec import (
@@ -201,6 +202,7 @@ class RunState(BaseModel):
     switched_off: str = ""
     """What the run waits for while its agent or tenant is switched off, in words."""
 
+    outage: Outage = Field(default_factory=Outage)
     usage: Usage = Field(default_factory=Usage)
     budget: Budget = Field(default_factory=Budget)
     total_calls: int = 0
@@ -247,6 +249,7 @@ class RunState(BaseModel):
         self.context.heard(self.pending, reply.usage, policy.bulky_bytes)
         self.pending = []
         self.reply = reply
+        self.outage.over()
         self.usage = self.usage.plus(reply.usage)
         self.budget.heard(reply.usage, self.pinned.model.prices)
         self.pause_at_share()
@@ -687,9 +690,9 @@ class RunState(BaseModel):
 
     @property
     def waits(self) -> bool:
-        """Whether the run waits for somebody, or for a time, and is not at work."""
+        """Whether the run waits for somebody, a time or its provider, and is not at work."""
         idle = self.inbox.idle_since is not None or self.control.held is not None
-        return idle or any(c.status == "waiting" for c in self.calls)
+        return idle or self.outage.until > 0 or any(c.status == "waiting" for c in self.calls)
 
     def awaited(self) -> list[Awaited]:
         """What it waits for, other than whether calls took effect."""

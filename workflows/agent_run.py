@@ -43,6 +43,7 @@ from workflows.beginning import Forks
 from workflows.hold import Holds
 from workflows.messages import Messages
 from workflows.notices import Notices
+from workflows.outage import OutlastsOutages
 from workflows.pace import Pace
 from workflows.room import MakesRoom
 from workflows.talk import Talks
@@ -59,7 +60,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
+class AgentRun(Notices, Forks, Holds, OutlastsOutages, Talks, MakesRoom, AsksPeople, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init
@@ -119,6 +120,8 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
             self._end_interrupted()
         elif state.phase == Phase.GENERATE and (state.control.pause or state.control.held):
             await self._hold()
+        elif state.phase == Phase.GENERATE and state.outage.until:
+            await self._await_provider()
         elif state.phase == Phase.GENERATE:
             await self._generate()
         elif state.phase == Phase.PARSE:
@@ -209,6 +212,8 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
             state.usage = state.usage.plus(failures.lost_usage(error))
             if failures.is_overflow(error) and state.shortens is not None:
                 state.context.overflow = failures.end_of(error, "").reason
+                return
+            if self._parks(error):
                 return
             if state.closing:
                 # The limit was reached all the same.

@@ -71,6 +71,13 @@ def publish_hold(state: RunState) -> None:
     workflow.upsert_memo(_hold_memo(state) or {"paused": None})
 
 
+def publish_outage(state: RunState) -> None:
+    """When the run begins to wait for its provider, and when it asks again."""
+    _upsert(state, {"Status": _status(state)}, {})
+    workflow.upsert_memo(_outage_memo(state) or {"parked": None})
+    show(state)
+
+
 def publish_waiting(state: RunState) -> None:
     """When the run begins to wait for somebody's words or a time, and when it goes on."""
     _upsert(state, {"Status": _status(state)}, {})
@@ -107,6 +114,11 @@ def _approvals_memo(state: RunState) -> dict[str, Any]:
 def _hold_memo(state: RunState) -> dict[str, Any]:
     held = state.control.held
     return {"paused": held.model_dump(mode="json")} | _used(state) if held else {}
+
+
+def _outage_memo(state: RunState) -> dict[str, Any]:
+    outage = state.outage
+    return {"parked": outage.model_dump(mode="json")} | _used(state) if outage.until else {}
 
 
 def _used(state: RunState) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from temporalio.exceptions import (
 from turnkeeper.contract import (
     NOT_HERE,
     NOTHING_HAPPENED,
+    PROVIDER_ERROR,
     STORE_UNAVAILABLE,
     SWITCHED_OFF,
     THINKING_MISMATCH,
@@ -55,6 +56,11 @@ def needs_other_thinking(error: ActivityError) -> bool:
 def is_overflow(error: ActivityError) -> bool:
     """Whether the provider says that the request does not fit into the model's window."""
     return isinstance(error.cause, ApplicationError) and error.cause.type == "context_overflow"
+
+
+def is_outage(error: ActivityError) -> bool:
+    """Whether the provider did not answer, or not now, in all attempts of a generation."""
+    return isinstance(error.cause, ApplicationError) and error.cause.type == PROVIDER_ERROR
 
 
 def is_in_doubt(error: ActivityError) -> bool:
