@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from pathlib import Path
 
@@ -52,7 +53,7 @@ async def test_runs_outlast_an_outage(virtual: WorkflowEnvironment, tmp_path: Pa
         assert min(x.seconds for x in results) > 1_800
         assert await r.task_failures() == 0
         returned = sorted([await _returned(r, h.id) for h in handles])
-        spread = [after - before for before, after in zip(returned, returned[1:], strict=False)]
+        spread = [after - before for before, after in itertools.pairwise(returned)]
         assert returned[-1] - returned[0] > 120
         assert sum(gap < 1 for gap in spread) < runs / 3
 

@@ -195,12 +195,15 @@ class Price(Strict):
     """US dollars per million tokens, for requests of at least `from_tokens` of input."""
 
     input: Annotated[float, Field(ge=0)]
+    """What the model reads."""
     output: Annotated[float, Field(ge=0)]
+    """What it writes."""
     cache_read: Annotated[float, Field(ge=0)] | None = None
-    """None: as `input`."""
+    """What it reads out of the provider's cache; None: as `input`."""
     cache_write: Annotated[float, Field(ge=0)] | None = None
-    """None: as `input`."""
+    """What is written to that; None: as `input`."""
     from_tokens: Annotated[int, Field(ge=0)] = 0
+    """The least input of a request that this tier is for."""
 
     @property
     def cached(self) -> float:
