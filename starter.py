@@ -488,6 +488,12 @@ def _add_dev(commands: Any) -> None:
     parser.add_argument(
         "--no-worker", action="store_true", help="server and UI only, for a worker.py of your own"
     )
+    parser.add_argument(
+        "--no-reload",
+        action="store_false",
+        dest="reload",
+        help="keep the worker when a Python file of the agents changes",
+    )
 
 
 def _add_new(commands: Any) -> None:

@@ -18,7 +18,18 @@ from turnkeeper import (
     ask_person,
     tool,
 )
-from turnkeeper.testing import Exchange, NeedsRun, Reply, call, calls, cut, rehearse, status, text
+from turnkeeper.testing import (
+    Exchange,
+    NeedsRun,
+    Reply,
+    Script,
+    call,
+    calls,
+    cut,
+    rehearse,
+    status,
+    text,
+)
 
 
 @tool(effect="read")
@@ -109,7 +120,7 @@ def test_a_person_allows_or_denies_what_the_tool_asks_for() -> None:
         return bool(arguments["amount"] < 1000)
 
     amounts = [5, 500, 5000]
-    script = [*(call("refund", {"amount": a}) for a in amounts), last]
+    script: Script = [*(call("refund", {"amount": a}) for a in amounts), last]
     played = rehearse(agent(), script, allow=allow, metadata={"principal": "ann"})
     assert seen == [{"amount": 500}, {"amount": 5000}]
     assert [(c.outcome, c.asked) for c in played.calls] == [
@@ -130,7 +141,7 @@ def test_a_denied_call_keeps_those_behind_it_from_being_run() -> None:
 def test_what_the_agents_policy_denies_is_not_run() -> None:
     """Nobody is asked."""
     denying = agent(approvals=ApprovalPolicy(tools={"forecast": "always"}))
-    script = [calls([("halt", {}), ("forecast", {"city": "Paris"})]), last]
+    script: Script = [calls([("halt", {}), ("forecast", {"city": "Paris"})]), last]
     played = rehearse(denying, script, allow=True)
     assert [c.outcome for c in played.calls] == ["denied", "ok"]
 
