@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import starter
+from tests.pages import code
 from turnkeeper import (
     Agent,
     ApprovalPolicy,
@@ -183,3 +187,27 @@ def test_what_only_a_run_has_is_named(script: list[Reply], told: str) -> None:
     """Nothing is made up: it is told that a run is needed, and for what."""
     with pytest.raises(NeedsRun, match=told):
         rehearse(agent(), script)
+
+
+@pytest.mark.parametrize(
+    ("page", "module", "test"),
+    [
+        ("README.md", 'agent = Agent(\n    name="weather"', "def test_the_forecast"),
+        ("docs/own-repository.md", "", "def test_the_stock"),
+    ],
+)
+def test_the_tests_on_the_pages_pass(
+    page: str, module: str, test: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they stand there, with the agent of that page, or the one that `starter.py new` writes."""
+    if module:
+        (tmp_path / "weather.py").write_text(code(page, "python", module))
+    else:
+        assert starter.main(["new", "kettles", "--folder", str(tmp_path)]) == 0
+    monkeypatch.syspath_prepend(tmp_path)
+    found: dict[str, Any] = {}
+    exec(code(page, "python", test), found)  # noqa: S102 - our own page
+    (written,) = [made for name, made in found.items() if name.startswith("test_")]
+    written()
+    for name in ("weather", "kettles"):
+        sys.modules.pop(name, None)
