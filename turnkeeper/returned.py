@@ -1,4 +1,4 @@
-"""A tool's return value as the text that the model is told."""
+"""A tool's return value as the text that the model is told. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 
-from turnkeeper.artifacts import MAX_ARTIFACT_BYTES
+from turnkeeper.blocks import MAX_ARTIFACT_BYTES
 from turnkeeper.text import well_formed
 
 BYTES = (bytes, bytearray, memoryview)
