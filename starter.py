@@ -122,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_artifacts(commands)
     _add_demo(commands)
     _add_dev(commands)
+    _add_new(commands)
     return parser
 
 
@@ -460,6 +461,23 @@ def _add_dev(commands: Any) -> None:
     )
     parser.add_argument(
         "--no-worker", action="store_true", help="server and UI only, for a worker.py of your own"
+    )
+    parser.add_argument(
+        "--no-reload",
+        action="store_false",
+        dest="reload",
+        help="keep the worker when a Python file of the agents changes",
+    )
+
+
+def _add_new(commands: Any) -> None:
+    parser = _add(commands, "new", "new:new", "Write an agent, a tool and a test to begin with.")
+    parser.add_argument("name", metavar="NAME", help="of the agent and its module: small_letters")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="where to; nothing is overwritten (default: NAME)",
     )
 
 

@@ -28,7 +28,7 @@ NOWHERE = ["--address", "127.0.0.1:1"]
 COMMANDS = [
     *("run", "show", "watch", "list", "count", "why", "unknown", "stop", "export", "artifacts"),
     *("approvals", "approve", "deny", "send", "answer", "chat", "pause", "resume"),
-    *("raise-limits", "fork", "retry", "switch", "demo", "dev"),
+    *("raise-limits", "fork", "retry", "switch", "demo", "dev", "new"),
 ]
 QUESTION = "What was the revenue in 2024?"
 """Costs one search, which the fixture makes slow enough to interrupt."""
