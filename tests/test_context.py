@@ -17,12 +17,12 @@ from tests.prose import prose
 from tests.restoring import RestoringRun
 from tests.rig import Rig, RigFactory, until
 from turnkeeper import Limits, tool
-from turnkeeper.contract import Usage
 from turnkeeper.entries import Entry, Position, message, result
 from turnkeeper.epoch import ARTIFACTS_NAMED, reference
 from turnkeeper.spec import ContextPolicy, HistoryPolicy, ModelSpec
 from turnkeeper.testing import Exchange, Reply, call, calls, status, text
 from turnkeeper.testing.provider import reply, thinking, unknown_delta
+from turnkeeper.usage import Usage
 
 WINDOW = 20_000
 PATIENT = Limits(turns=1_000, consecutive_errors=100, repetition=100)

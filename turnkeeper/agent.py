@@ -24,6 +24,7 @@ from turnkeeper.tools import Tool
 
 LEAST_REQUEST_TOKENS = 1_000
 """What has to be left of a window for a request, beside the longest reply."""
+OUTAGE_SECONDS = 4 * 3_600.0
 AGENT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
@@ -50,6 +51,8 @@ class Agent:
             are shown as unverified.
         context: what is done when the conversation outgrows the model's window.
         history: when to continue as new; for tests and unusual histories.
+        outage_seconds: how long a run waits for a provider that does not answer, beyond the two
+            minutes of its own attempts, before it ends with `model_unavailable`; 0 for not at all.
         notes: give the model a scratchpad, the tools `note` and `read_notes`.
 
     Raises:
@@ -72,6 +75,7 @@ class Agent:
         verify: Verify | None = None,
         context: ContextPolicy | None = None,
         history: HistoryPolicy | None = None,
+        outage_seconds: float = OUTAGE_SECONDS,
         notes: bool = False,
     ) -> None:
         if not AGENT_NAME.fullmatch(name):
@@ -95,6 +99,7 @@ class Agent:
             "verifies": verify is not None,
             "context": context or ContextPolicy(),
             "history": history or HistoryPolicy(),
+            "outage_seconds": outage_seconds,
             "notes": notes,
         }
         try:

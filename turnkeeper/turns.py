@@ -21,10 +21,10 @@ from turnkeeper.contract import (
     ShortenOutput,
     SummariseInput,
     SummariseOutput,
-    Usage,
 )
 from turnkeeper.entries import Entry
 from turnkeeper.text import one_line
+from turnkeeper.usage import Usage
 
 __all__ = [
     "FAILED",

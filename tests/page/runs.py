@@ -13,7 +13,6 @@ from turnkeeper.contract import (
     RunResult,
     RunStatus,
     UnknownCall,
-    Usage,
 )
 from turnkeeper.entries import Entry
 from turnkeeper.export import (
@@ -27,6 +26,7 @@ from turnkeeper.export import (
 from turnkeeper.page.document import page
 from turnkeeper.page.story import story_of
 from turnkeeper.spec import Limits
+from turnkeeper.usage import Usage
 
 START = datetime(2026, 11, 30, 9, 0, 0, tzinfo=UTC)
 

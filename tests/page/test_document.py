@@ -29,7 +29,6 @@ from turnkeeper.contract import (
     RunRequest,
     RunResult,
     UnknownCall,
-    Usage,
 )
 from turnkeeper.export import ExportedEpoch, ExportedMessage, ExportedSummary, RunExport
 from turnkeeper.outcomes import OUTCOMES
@@ -38,6 +37,8 @@ from turnkeeper.page.conversation import FIRST_TURNS, LAST_TURNS
 from turnkeeper.page.document import _OUTCOMES
 from turnkeeper.page.ink import PAGE_CHARACTERS, TEXT_CHARACTERS, span
 from turnkeeper.page.story import story_of
+from turnkeeper.spec import Limits
+from turnkeeper.usage import Usage
 
 THOUGHT = {"type": "thinking", "thinking": "Hm."}
 
@@ -138,6 +139,27 @@ def test_a_turn_tells_its_waiting_apart() -> None:
     assert (first.model_seconds, first.tool_seconds, first.waited_seconds) == (1, 0.75, 8.25)
     assert (second.seconds, second.waited_seconds) == (80, 79)
     assert "waited 8.2 s" in told(run)
+
+
+def test_what_a_run_cost() -> None:
+    """In sum, by turn, as bars and of its limit; nothing is said of it where it is not known."""
+    usage = Usage(input_tokens=100, output_tokens=20, cost_usd=0.002)
+    entries = [said("Go."), replied("r1", text("A.")), replied("r2", text("B."))]
+    run = run_of(
+        entries,
+        generations=[generated(n, f"r{n}", usage=usage) for n in (1, 2)],
+        limits=Limits(cost_usd=0.05),
+    )
+    in_order(
+        told(run),
+        "Cost $0.0040",
+        "Limits used",
+        "Cost $0.0040 of $0.0500",
+        "Turn by turn",
+        "Cost $0.0040 most $0.0020",
+        "Turn 1 09:00:10 100 tokens in 20 out $0.0020",
+    )
+    assert "Cost" not in told(run_of(entries, generations=[generated(1, "r1")]))
 
 
 def test_what_did_not_become_a_reply() -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from turnkeeper import replies
+from turnkeeper.budget import dollars
 from turnkeeper.contract import ApprovalAsked, UnknownCall
 from turnkeeper.media import ImageRef
 from turnkeeper.page.ink import Ink, clock_of, count, size, span
@@ -35,13 +36,13 @@ def anchor(turn: int) -> str:
 
 
 def usage_words(turn: Turn) -> list[str]:
-    """Tokens of a turn; what a turn costs belongs here, too."""
+    """Tokens of a turn, and what they cost."""
     usage = turn.usage
     if not usage.total:
         return []
-    read = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     cached = f" ({usage.cache_share:.0%} cached)" if usage.cache_read_tokens else ""
-    return [f"{read:,} tokens in{cached}", f"{usage.output_tokens:,} out"]
+    cost = [dollars(usage.cost_usd)] if usage.cost_usd is not None else []
+    return [f"{usage.all_input:,} tokens in{cached}", f"{usage.output_tokens:,} out", *cost]
 
 
 class Conversation:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from turnkeeper.budget import dollars
 from turnkeeper.page.chart import Column, Panel, Series, chart
 from turnkeeper.page.conversation import FIRST_TURNS, LAST_TURNS, Conversation, anchor
 from turnkeeper.page.ink import Ink, clock_of, count, span
@@ -113,14 +114,14 @@ def _outcome(word: str, why: str, tone: str) -> Html:
 
 
 def _facts(story: Story) -> list[tuple[str, str] | tuple[str, str, Html]]:
-    """What there is to know of it at once; what it cost belongs here, too."""
+    """What there is to know of it at once."""
     run, usage = story.run, story.usage
     calls, turns = story.calls, [t for t in story.turns if t.number]
     errors = run.result.errors if run.result else sum(call.failed for call in calls)
-    read = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     cached = f", {usage.cache_share:.0%} of input cached" if usage.cache_read_tokens else ""
     guess = f", {usage.estimated_tokens:,} estimated" if usage.estimated_tokens else ""
     until = f"until {clock_of(run.closed, run.started)}" if run.closed else "not over; in"
+    cost = [("Cost", dollars(usage.cost_usd))] if usage.cost_usd is not None else []
     return [
         ("Agent", one_line(run.agent, 64)),
         ("Model", one_line(run.model, 200) or "none yet"),
@@ -135,8 +136,9 @@ def _facts(story: Story) -> list[tuple[str, str] | tuple[str, str, Html]]:
         (
             "Tokens",
             f"{usage.total:,}",
-            tag("small", f"{read:,} in, {usage.output_tokens:,} out{guess}{cached}"),
+            tag("small", f"{usage.all_input:,} in, {usage.output_tokens:,} out{guess}{cached}"),
         ),
+        *cost,
     ]
 
 
@@ -177,6 +179,9 @@ def _limits(story: Story) -> Html | None:
     ]
     if limits.tokens is not None:
         bars.append(_limit("Tokens", story.usage.total, limits.tokens, "{:,.0f}".format))
+    if limits.cost_usd is not None:
+        cost = story.usage.cost_usd or 0
+        bars.append(_limit("Cost", cost, limits.cost_usd, dollars))
     if status.context is not None:
         window = status.context
         bars.append(_limit("Window", window.tokens, window.window, "{:,.0f}".format))
@@ -230,6 +235,9 @@ def _chart(turns: Sequence[Turn]) -> Html | None:
             span,
         ),
     ]
+    if any(u.cost_usd is not None for u in usage):
+        cost = Series("", "cost", [u.cost_usd or 0 for u in usage])
+        panels.insert(2, Panel("Cost", [cost], dollars))
     return tag("section", tag("h2", "Turn by turn"), chart(columns, panels))
 
 

@@ -25,9 +25,9 @@ from turnkeeper.contract import (
     ApprovalAsked,
     RunStatus,
     UnknownCall,
-    Usage,
 )
 from turnkeeper.entries import Entry
+from turnkeeper.usage import Usage
 
 if TYPE_CHECKING:
     from turnkeeper.export import (

@@ -6,7 +6,8 @@ STYLE = """
   --paper: #fbfbfa; --card: #ffffff; --ink: #22262b; --soft: #646c76; --line: #e2e4e7;
   --code: #f3f4f5; --link: #2b5f96; --ok: #26734d; --warn: #8a5a00; --bad: #b0352b;
   --wait: #2b5f96; --ok-bg: #e5f3ea; --warn-bg: #fbf0d9; --bad-bg: #fbe9e7; --wait-bg: #e4eefa;
-  --in: #4f83b5; --cached: #b4cde4; --out: #6b8f71; --model: #7d6fb0; --tools: #c9a25c;
+  --in: #4f83b5; --cached: #b4cde4; --out: #6b8f71; --cost: #a3677f;
+  --model: #7d6fb0; --tools: #c9a25c;
   --sans: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
   --mono: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
 }
@@ -15,7 +16,8 @@ STYLE = """
     --paper: #16181b; --card: #1d2024; --ink: #dfe2e6; --soft: #9aa2ac; --line: #32373d;
     --code: #25292e; --link: #85b4e3; --ok: #7cc79b; --warn: #dcb265; --bad: #ec8f86;
     --wait: #85b4e3; --ok-bg: #1d3428; --warn-bg: #39301c; --bad-bg: #3d2422; --wait-bg: #1e2f42;
-    --in: #5f94c8; --cached: #34506b; --out: #7fa886; --model: #9488c8; --tools: #b8924e;
+    --in: #5f94c8; --cached: #34506b; --out: #7fa886; --cost: #c08aa2;
+    --model: #9488c8; --tools: #b8924e;
   }
 }
 * { box-sizing: border-box; }
@@ -85,10 +87,12 @@ main > section > h2 { margin-bottom: 0.75rem; }
   display: inline-block; width: 0.7em; height: 0.7em; border-radius: 2px; margin-right: 0.4em;
 }
 .key.in { background: var(--in); } .key.cached { background: var(--cached); }
-.key.out { background: var(--out); } .key.model { background: var(--model); }
+.key.cost { background: var(--cost); } .key.out { background: var(--out); }
+.key.model { background: var(--model); }
 .key.ok { background: var(--ok); } .key.bad { background: var(--bad); }
 .key.tools, .key.warn { background: var(--tools); }
 rect.in { fill: var(--in); } rect.cached { fill: var(--cached); } rect.out { fill: var(--out); }
+rect.cost { fill: var(--cost); }
 rect.model { fill: var(--model); } rect.tools { fill: var(--tools); }
 rect.bad { fill: var(--bad); } rect.warn { fill: var(--tools); }
 rect.gap { fill: var(--paper); } rect.hit { fill: transparent; }
