@@ -133,7 +133,7 @@ async def test_the_page_of_a_run(rig: RigFactory, server: EmbeddedServer, tmp_pa
 async def _reads_well(page: Page) -> None:
     """Everything that a reader looks for is where it belongs."""
     assert await page.locator("section.turn").count() == desk.TURNS
-    assert await page.locator(".bars a").count() == 3 * desk.TURNS
+    assert await page.locator(".bars a").count() == 4 * desk.TURNS
     shown = await page.locator("img").evaluate_all("all => all.map(i => i.naturalWidth)")
     assert shown == [640]
     turn = page.locator("#turn-19")
