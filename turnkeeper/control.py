@@ -126,7 +126,7 @@ def changes(before: Limits, after: Limits) -> str:
 def _said(value: float | None) -> str:
     if value is None:
         return "no limit"
-    return f"{int(value) if float(value).is_integer() else value:,}"
+    return f"{int(value) if isinstance(value, float) and value.is_integer() else value:,}"
 
 
 def paused_words(said: PauseRequest | Paused) -> str:
