@@ -37,7 +37,7 @@ QUESTION = "What was the revenue in 2024?"
 ANSWER = "Revenue in 2024 was $376.3M, by that year's report."
 GREETING = "Hello?"
 """Costs one generation and no tool."""
-_SEARCH_SECONDS = "15"
+_SEARCH_SECONDS = "9"
 
 
 def environment(**more: str) -> dict[str, str]:
