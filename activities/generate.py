@@ -7,6 +7,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.asking import Asking, Attempt
+from activities.outputs import Outputs
 from activities.providers import ModelRequest
 from activities.providers.admission import UNDIAGNOSED, Admitted
 from activities.pulse import pulse
@@ -24,8 +25,14 @@ class Generate:
     """The activity `run.generate`."""
 
     def __init__(
-        self, views: Views, asking: Asking, redactor: Redactor, switched: Switched
+        self,
+        views: Views,
+        asking: Asking,
+        redactor: Redactor,
+        switched: Switched,
+        outputs: Outputs,
     ) -> None:
+        self._outputs = outputs
         self._switched = switched
         self._views = views
         self._asking = asking
@@ -36,7 +43,8 @@ class Generate:
         """Ask the model once.
 
         Raises:
-            ApplicationError: as `Asking.ask` has it, or of type `state_lost` or `SwitchedOff`.
+            ApplicationError: as `Asking.ask` and `Outputs.of` have it, or of type `state_lost` or
+                `SwitchedOff`.
         """
         attempt = Attempt("generation failed", asked.turn, asked.seconds_left)
         async with pulse(lambda: attempt.past):
@@ -45,8 +53,10 @@ class Generate:
             )
             view.extend(asked.new)
             await self._switched.check_agent(spec.name, asked.tenant, attempt.past.lost_tokens)
+            output = self._outputs.of(spec)
             request = self._request(spec, view, asked)
             admitted = await self._asking.ask(request, attempt, known_ids=view.call_ids)
+            checked = await self._outputs.check(output, admitted, asked.turn) if output else None
         workflow_id, position = str(activity.info().workflow_id), view.position
         view.extend([admitted.entry])
         self._views.keep(workflow_id, view)
@@ -63,6 +73,7 @@ class Generate:
             usage=attempt.cost(admitted.usage),
             refused_calls=admitted.refused_calls,
             mended=admitted.mended or None,
+            checked=checked,
             timing=timing,
         )
 

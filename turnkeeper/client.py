@@ -19,7 +19,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar, overload
 
 from pydantic import BaseModel
 from temporalio import workflow
@@ -75,11 +75,20 @@ from turnkeeper.contract import (
     read_public,
 )
 from turnkeeper.diagnosis import Diagnosis, diagnose
-from turnkeeper.errors import EffectsRepeated, InvalidRequest, StateLost, error_for
+from turnkeeper.entries import strict_json
+from turnkeeper.errors import (
+    AdmissionError,
+    EffectsRepeated,
+    InvalidRequest,
+    OutputMismatch,
+    StateLost,
+    error_for,
+)
 from turnkeeper.export import RunExport, export_run, write_export
 from turnkeeper.follow import Step, follow
 from turnkeeper.history import HistoryReader, Transcript, read_transcript
 from turnkeeper.messages import ask, ask_or_start, leave, leave_or_start
+from turnkeeper.output_type import Unfit, read_as
 from turnkeeper.outside import (
     PendingApproval,
     RunSummary,
@@ -129,6 +138,7 @@ _OURS = f"WorkflowType = '{WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
 _LOOKED_AT = 10_000
 """Runs whose memos are read for one list."""
 _Model = TypeVar("_Model", bound=BaseModel)
+_T = TypeVar("_T")
 
 Stopped = Literal["stopping", "queued", "ended"]
 Held = Literal["pausing", "paused", "queued", "ended"]
@@ -351,20 +361,42 @@ class AgentClient:
             raise readable(error, chosen, self.client) from error
         return AgentRunHandle(self, chosen, run_id=started.result_run_id)
 
+    @overload
+    async def result(
+        self,
+        id: str,
+        *,
+        check: bool = True,
+        timeout: float | None = None,
+    ) -> RunResult: ...
+    @overload
+    async def result(
+        self,
+        id: str,
+        *,
+        output: type[_T],
+        timeout: float | None = None,
+    ) -> _T: ...
+
     async def result(
         self,
         id: str,  # noqa: A002 - Temporal's word for it
         *,
         check: bool = True,
+        output: Any = None,
         timeout: float | None = None,
-    ) -> RunResult:
+    ) -> Any:
         """Wait for the end of a run.
 
         With `check=False` every outcome is returned as a RunResult; those that Temporal made are
         `cancelled`, `terminated`, `timed_out` and, for a bug of a workflow, `failed`.
 
+        With `output`, a type that pydantic knows, the run's output is returned, as a value of that
+        type; one of over 64 kB is read from the artifact store.
+
         Raises:
-            RunError: the subclass for the outcome, for all but `completed`.
+            RunError: the subclass for the outcome, for all but `completed`; `OutputMismatch`: the
+                output is not of that type, or there is none.
             LookupError: there is no such run.
             TimeoutError: the run goes on after `timeout` seconds.
         """
@@ -381,7 +413,7 @@ class AgentClient:
             if result.outcome == "outcome_unknown":
                 message += f" (`starter.py show {id}` has the call and its key)"
             raise error_for(result.outcome, message, result)
-        return result
+        return result if output is None else await self._output(id, result, output)
 
     async def status(
         self,
@@ -791,7 +823,8 @@ class AgentClient:
         timeout: float | None = None,
     ) -> str:
         """Await the model's answer to a message: the text with which it ended the turn in which it
-        read it. Messages that it read together have the same one. Needs no worker of its own.
+        read it; of an agent with an output type, the first that is of that type. Messages that it
+        read together have the same one. Needs no worker of its own.
 
         Raises:
             RunError: the run ended before; the subclass for its outcome.
@@ -807,7 +840,7 @@ class AgentClient:
         if answer is None:
             await self.result(id)
             raise LookupError(f"run {id} has ended, and has read no message {message_id!r}")
-        return answer
+        return answer.text
 
     async def chat(
         self,
@@ -1118,6 +1151,19 @@ class AgentClient:
                 "choose another id, or repeat that very request"
             )
 
+    async def _output(self, run: str, result: RunResult, wanted: Any) -> Any:
+        value = result.output
+        if result.output_artifact is not None:
+            value = await self._stored_output(run, result, result.output_artifact)
+        return _as_type(run, value, wanted, result)
+
+    async def _stored_output(self, run: str, result: RunResult, artifact: str) -> Any:
+        try:
+            return strict_json(await self._artifacts().get(run, artifact))
+        except (OSError, StateLost, AdmissionError) as error:
+            told = f"run {run}: its output, artifact {artifact}, cannot be read: {error}"
+            raise OutputMismatch(told, outcome=result.outcome, result=result) from error
+
     async def _limits(self, run: str, run_id: str) -> Limits | None:
         """What a run was bound by; None if it ended before that was settled."""
         try:
@@ -1285,8 +1331,17 @@ class AgentRunHandle:
         self.existed = existed
         """Whether the id was taken: the run goes by its own, earlier request."""
 
-    async def result(self, *, check: bool = True, timeout: float | None = None) -> RunResult:
+    @overload
+    async def result(self, *, check: bool = True, timeout: float | None = None) -> RunResult: ...
+    @overload
+    async def result(self, *, output: type[_T], timeout: float | None = None) -> _T: ...
+
+    async def result(
+        self, *, check: bool = True, output: Any = None, timeout: float | None = None
+    ) -> Any:
         """See `AgentClient.result`."""
+        if output is not None:
+            return await self.client.result(self.id, output=output, timeout=timeout)
         return await self.client.result(self.id, check=check, timeout=timeout)
 
     async def status(self) -> RunStatus:
@@ -1375,6 +1430,18 @@ class AgentRunHandle:
     async def chat(self, text: str, *, timeout: float | None = None) -> str:
         """See `AgentClient.chat`."""
         return await self.client.chat(self.id, text, timeout=timeout)
+
+
+def _as_type(run: str, value: Any, wanted: Any, result: RunResult) -> Any:
+    try:
+        return read_as(wanted, value)
+    except Unfit as error:
+        none = f" ({result.reason or 'its agent has no output type'})" if value is None else ""
+        raise OutputMismatch(
+            f"run {run}: its output is not of the type that is asked for: {error}{none}",
+            outcome=result.outcome,
+            result=result,
+        ) from None
 
 
 def _signed(body: dict[str, Any], actor: str | None, proof: str | None = None) -> dict[str, Any]:

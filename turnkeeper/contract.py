@@ -490,6 +490,10 @@ class RunResult(_Inner):
     """The last calls that a person had to allow."""
     limits: Limits | None = None
     """Of a run whose limits were raised: the last ones."""
+    output: Any = None
+    """The answer as the agent's `output` reads it; null without one, or if it is too long."""
+    output_artifact: str | None = None
+    """Of an output of over 64 kB as JSON: the artifact that holds it."""
 
 
 class CallStatus(_Inner):
@@ -598,6 +602,19 @@ class Timing(_Inner):
     """Where the view came from: `new`, `cache` or `history`."""
 
 
+class Checked(_Inner):
+    """Whether a reply that ends its turn is of the agent's output type."""
+
+    problems: list[str] = Field(default_factory=list)
+    """Why it is not, in words for the model; none if it is."""
+    value: str | None = None
+    """As JSON text, as the type writes it; None if it is too long for a result."""
+    artifact: str | None = None
+    """That holds it then."""
+    not_stored: str | None = None
+    """Why it does not."""
+
+
 class GenerateOutput(_Inner):
     """A complete reply of the model."""
 
@@ -611,6 +628,8 @@ class GenerateOutput(_Inner):
     refused_calls: dict[str, str] = Field(default_factory=dict)
     """By call id: why its arguments cannot be used."""
     mended: list[str] | None = None
+    checked: Checked | None = None
+    """Of an agent with an output type, if the reply ends the turn."""
     timing: Timing = Field(default_factory=Timing)
 
 

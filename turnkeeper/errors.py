@@ -18,6 +18,8 @@ TurnkeeperError
     │                         repetition
     ├── AnswerRefused         the model declined
     ├── AnswerTruncated       the answer was cut off and could not be mended
+    ├── AnswerInvalid         no answer was of the agent's output type
+    ├── OutputMismatch        the run has an output, but not of the type that the caller wants
     ├── RunStopped            a person or a tool's StopRun ended the run
     ├── RunCancelled          cancelled through Temporal
     └── RunFailed             model_rejected, model_unavailable, context_overflow,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdmissionError",
+    "AnswerInvalid",
     "AnswerRefused",
     "AnswerTruncated",
     "DefinitionError",
@@ -44,6 +47,7 @@ __all__ = [
     "LimitReached",
     "NothingStored",
     "NoticeRefused",
+    "OutputMismatch",
     "RetryTool",
     "RunCancelled",
     "RunError",
@@ -160,6 +164,14 @@ class AnswerTruncated(RunError):
     """Raised when the answer hit the model's output limit and could not be mended."""
 
 
+class AnswerInvalid(RunError):
+    """Raised when no answer was of the agent's output type, after all corrections."""
+
+
+class OutputMismatch(RunError):
+    """Raised by `AgentClient` when a run's output is not of the type that the caller asks for."""
+
+
 class RunStopped(RunError):
     """Raised when a person or a tool ended the run."""
 
@@ -181,6 +193,7 @@ _BY_OUTCOME: dict[str, type[RunError]] = {
     "repetition": LimitReached,
     "refused": AnswerRefused,
     "truncated": AnswerTruncated,
+    "invalid_output": AnswerInvalid,
     "stopped": RunStopped,
     "cancelled": RunCancelled,
     "invalid_request": InvalidRequest,

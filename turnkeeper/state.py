@@ -56,6 +56,7 @@ from turnkeeper.spec import (
     ToolSpec,
 )
 from turnkeeper.text import arguments_line, clip, clip_json, clock, one_line
+from turnkeeper.typed import Typed
 from turnkeeper.waits import Held, answer_awaited, next_message, time_awaited
 
 MAX_DISCARDED = 2
@@ -213,6 +214,7 @@ class RunState(BaseModel):
     """Accepted, and not applied yet."""
     approvals: Approvals = Field(default_factory=Approvals)
     inbox: Inbox = Field(default_factory=Inbox)
+    typed: Typed = Field(default_factory=Typed)
 
     control: Control = Field(default_factory=Control)
     was_reset: bool = False
@@ -241,7 +243,7 @@ class RunState(BaseModel):
         policy = self.shortens or ContextPolicy()
         self.context.heard(self.pending, reply.usage, policy.bulky_bytes)
         self.pending = []
-        self.reply = reply
+        self.reply, self.typed.checked = reply, reply.checked
         self.usage = self.usage.plus(reply.usage)
         self.phase = Phase.PARSE
 
@@ -606,6 +608,7 @@ class RunState(BaseModel):
             self.pending.extend(taken)
             # With something new to go by, the same calls are no repetition.
             self.signature, self.repeats, self.recent = "", 0, []
+            self.typed.corrections = 0
         return taken
 
     @property

@@ -45,6 +45,7 @@ from workflows.notices import Notices
 from workflows.pace import Pace
 from workflows.room import MakesRoom
 from workflows.talk import Talks
+from workflows.typed import ChecksAnswers
 
 DRAIN_SECONDS = 10.0
 """Beside the heartbeat timeout: how long calls that were cancelled are waited for."""
@@ -58,7 +59,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
+class AgentRun(Notices, Forks, Holds, Talks, ChecksAnswers, MakesRoom, AsksPeople, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init
@@ -209,13 +210,13 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
         state.note(parsed)
         if state.closing:
             state.keep_reply()
-            state.end(state.closing, state.reason)
+            state.end(state.closing, state.typed.why(state.reason))
         elif parsed.decision == Decision.CALLS:
             state.keep_reply()
             state.propose(parsed.calls)
         elif parsed.decision == Decision.ANSWER:
             state.keep_reply()
-            state.answered(workflow.time)
+            self._answered()
         elif parsed.decision == Decision.CONTINUE and state.continued < MAX_CONTINUED:
             state.keep_reply()
             state.continued += 1
