@@ -61,6 +61,7 @@ from turnkeeper.contract import (
     WORKFLOW,
     AnswerRequest,
     ApproveRequest,
+    Checked,
     DenyRequest,
     ForkRequest,
     PauseRequest,
@@ -395,8 +396,8 @@ class AgentClient:
         type; one of over 64 kB is read from the artifact store.
 
         Raises:
-            RunError: the subclass for the outcome, for all but `completed`; `OutputMismatch`: the
-                output is not of that type, or there is none.
+            RunError: the subclass for the outcome, for all but `completed`.
+            OutputMismatch: the output is not of that type, or there is none.
             LookupError: there is no such run.
             TimeoutError: the run goes on after `timeout` seconds.
         """
@@ -413,7 +414,9 @@ class AgentClient:
             if result.outcome == "outcome_unknown":
                 message += f" (`starter.py show {id}` has the call and its key)"
             raise error_for(result.outcome, message, result)
-        return result if output is None else await self._output(id, result, output)
+        if output is None:
+            return result
+        return await self._output(id, result.output, result.output_artifact, output)
 
     async def status(
         self,
@@ -815,19 +818,40 @@ class AgentClient:
             raise readable(error, id, self.client) from error
         return AgentRunHandle(self, id), sent
 
+    @overload
+    async def reply(
+        self,
+        id: str,
+        message_id: str,
+        *,
+        timeout: float | None = None,
+    ) -> str: ...
+    @overload
+    async def reply(
+        self,
+        id: str,
+        message_id: str,
+        *,
+        output: type[_T],
+        timeout: float | None = None,
+    ) -> _T: ...
+
     async def reply(
         self,
         id: str,  # noqa: A002 - Temporal's word for it
         message_id: str,
         *,
+        output: Any = None,
         timeout: float | None = None,
-    ) -> str:
+    ) -> Any:
         """Await the model's answer to a message: the text with which it ended the turn in which it
-        read it; of an agent with an output type, the first that is of that type. Messages that it
-        read together have the same one. Needs no worker of its own.
+        read it; of an agent with an output type, the first that is of that type, and with `output`
+        as a value of such a type. Messages that it read together have the same one. Needs no worker
+        of its own.
 
         Raises:
             RunError: the run ended before; the subclass for its outcome.
+            OutputMismatch: as `result` has it.
             LookupError: there is no such run, or it completed and has read no such message.
             TimeoutError: there is no answer after `timeout` seconds.
         """
@@ -840,7 +864,11 @@ class AgentClient:
         if answer is None:
             await self.result(id)
             raise LookupError(f"run {id} has ended, and has read no message {message_id!r}")
-        return answer.text
+        if output is None:
+            return answer.text
+        checked = answer.checked or Checked()
+        value = None if checked.value is None else strict_json(checked.value)
+        return await self._output(id, value, checked.artifact, output)
 
     async def chat(
         self,
@@ -1151,18 +1179,17 @@ class AgentClient:
                 "choose another id, or repeat that very request"
             )
 
-    async def _output(self, run: str, result: RunResult, wanted: Any) -> Any:
-        value = result.output
-        if result.output_artifact is not None:
-            value = await self._stored_output(run, result, result.output_artifact)
-        return _as_type(run, value, wanted, result)
-
-    async def _stored_output(self, run: str, result: RunResult, artifact: str) -> Any:
+    async def _output(self, run: str, value: Any, artifact: str | None, wanted: Any) -> Any:
         try:
-            return strict_json(await self._artifacts().get(run, artifact))
+            if artifact is not None:
+                value = strict_json(await self._artifacts().get(run, artifact))
+            return read_as(wanted, value)
         except (OSError, StateLost, AdmissionError) as error:
             told = f"run {run}: its output, artifact {artifact}, cannot be read: {error}"
-            raise OutputMismatch(told, outcome=result.outcome, result=result) from error
+            raise OutputMismatch(told) from error
+        except Unfit as error:
+            told = f"run {run}: its output is not of the type that is asked for: {error}"
+            raise OutputMismatch(told) from None
 
     async def _limits(self, run: str, run_id: str) -> Limits | None:
         """What a run was bound by; None if it ended before that was settled."""
@@ -1423,25 +1450,22 @@ class AgentRunHandle:
             self.id, text, message_id=message_id, interrupt=interrupt, actor=actor
         )
 
-    async def reply(self, message_id: str, *, timeout: float | None = None) -> str:
+    @overload
+    async def reply(self, message_id: str, *, timeout: float | None = None) -> str: ...
+    @overload
+    async def reply(
+        self, message_id: str, *, output: type[_T], timeout: float | None = None
+    ) -> _T: ...
+
+    async def reply(
+        self, message_id: str, *, output: Any = None, timeout: float | None = None
+    ) -> Any:
         """See `AgentClient.reply`."""
-        return await self.client.reply(self.id, message_id, timeout=timeout)
+        return await self.client.reply(self.id, message_id, output=output, timeout=timeout)
 
     async def chat(self, text: str, *, timeout: float | None = None) -> str:
         """See `AgentClient.chat`."""
         return await self.client.chat(self.id, text, timeout=timeout)
-
-
-def _as_type(run: str, value: Any, wanted: Any, result: RunResult) -> Any:
-    try:
-        return read_as(wanted, value)
-    except Unfit as error:
-        none = f" ({result.reason or 'its agent has no output type'})" if value is None else ""
-        raise OutputMismatch(
-            f"run {run}: its output is not of the type that is asked for: {error}{none}",
-            outcome=result.outcome,
-            result=result,
-        ) from None
 
 
 def _signed(body: dict[str, Any], actor: str | None, proof: str | None = None) -> dict[str, Any]:

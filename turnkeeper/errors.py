@@ -10,6 +10,7 @@ TurnkeeperError
 ├── StateLost             a stored part of a transcript is missing or was changed
 ├── EffectsRepeated       turns that are to be run again have changed the world already
 ├── NothingStored         an artifact store has other runs' objects, and none of this one's
+├── OutputMismatch        an output is not of the type that a caller asks AgentClient for
 ├── NoticeRefused         a webhook's receiver got what the worker did not send, or too late
 └── RunError              raised to a caller by AgentClient, carries the RunResult:
     ├── InvalidRequest        the request was refused; the message names the field
@@ -19,7 +20,6 @@ TurnkeeperError
     ├── AnswerRefused         the model declined
     ├── AnswerTruncated       the answer was cut off and could not be mended
     ├── AnswerInvalid         no answer was of the agent's output type
-    ├── OutputMismatch        the run has an output, but not of the type that the caller wants
     ├── RunStopped            a person or a tool's StopRun ended the run
     ├── RunCancelled          cancelled through Temporal
     └── RunFailed             model_rejected, model_unavailable, context_overflow,
@@ -131,6 +131,11 @@ class EffectsRepeated(TurnkeeperError):
         self.effects = effects
 
 
+class OutputMismatch(TurnkeeperError):
+    """Raised by `AgentClient` when a run's output is not of the type that the caller asks for, is
+    none, or cannot be read from the artifact store."""
+
+
 class NoticeRefused(TurnkeeperError):
     """Raised by `turnkeeper.webhook.verify` for a notice that is not genuine, or too old."""
 
@@ -166,10 +171,6 @@ class AnswerTruncated(RunError):
 
 class AnswerInvalid(RunError):
     """Raised when no answer was of the agent's output type, after all corrections."""
-
-
-class OutputMismatch(RunError):
-    """Raised by `AgentClient` when a run's output is not of the type that the caller asks for."""
 
 
 class RunStopped(RunError):

@@ -34,7 +34,6 @@ class JsonSchema:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         from jsonschema import exceptions, validators  # type: ignore[import-untyped]
         from referencing import Registry
-        from referencing.exceptions import Unresolvable
 
         try:
             check_json(schema)
@@ -51,8 +50,6 @@ class JsonSchema:
         self._validator = own(schema, registry=Registry())
         try:
             self.problems(None)
-        except Unresolvable as error:
-            raise ValueError(f"a reference leads nowhere: {one_line(str(error), 100)}") from None
         except RecursionError:
             raise ValueError("a reference leads back to itself") from None
 
@@ -64,6 +61,13 @@ class JsonSchema:
 
 def _refuse_unfit(schema: Any) -> None:
     """What cannot be checked without a network or in bounded time. Iterative: as deep as it is."""
+    from referencing import Registry, Resource
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    whole = Resource.from_contents(schema, default_specification=DRAFT202012)
+    # There is nothing else in the registry.
+    resolver = Registry().resolver_with_root(whole)
     stack = [schema]
     while stack:
         item = stack.pop()
@@ -72,10 +76,13 @@ def _refuse_unfit(schema: Any) -> None:
         if not isinstance(item, dict):
             continue
         for name in ("$ref", "$dynamicRef"):
-            if isinstance(ref := item.get(name), str) and not ref.startswith("#"):
-                raise ValueError(
-                    f"{name} {one_line(ref, 100)!r}: only references within the schema"
-                )
+            if not isinstance(ref := item.get(name), str):
+                continue
+            try:
+                resolver.lookup(ref)
+            except Unresolvable:
+                told = f"{name} {one_line(ref, 100)!r} leads to nothing within the schema"
+                raise ValueError(told) from None
         if "patternProperties" in item and isinstance(item["patternProperties"], dict):
             raise ValueError(
                 "patternProperties is not supported; use propertyNames with a pattern, and "

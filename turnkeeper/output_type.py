@@ -113,9 +113,8 @@ def _json_in(text: str) -> Any:
     try:
         return strict_json(text, limit=MAX_ANSWER_BYTES)
     except AdmissionError as error:
-        raise Unfit(
-            [f"It is not one JSON value and nothing else: {one_line(str(error), 200)}"]
-        ) from None
+        told = f"It is not one JSON value and nothing else: {one_line(error.why, 200)}"
+        raise Unfit([told]) from None
 
 
 def _read(adapter: TypeAdapter[Any], value: Any) -> Any:
@@ -125,7 +124,10 @@ def _read(adapter: TypeAdapter[Any], value: Any) -> Any:
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False, include_input=False)
         told = [
-            f"{'.'.join(('$', *map(str, p['loc'])))}: {one_line(p['msg'], PROBLEM_CHARACTERS)}"
+            one_line(
+                f"{'.'.join(('$', *map(str, p['loc'])))}: {p['msg'].removeprefix('Value error, ')}",
+                PROBLEM_CHARACTERS,
+            )
             for p in problems[:MAX_PROBLEMS]
         ]
         raise Unfit(told) from None

@@ -19,7 +19,9 @@ MAX_OPTIONAL: Final = 24
 """Properties that may be left out."""
 MAX_UNIONS: Final = 16
 MAX_NODES: Final = 500
-"""Of a schema that is written out along its references: one that leads back to itself has more."""
+"""Of a schema that is written out along its references."""
+MAX_LEVELS: Final = 32
+"""Of the same: one whose references lead back to itself has more."""
 
 _SCALARS: Final = frozenset({"string", "integer", "number", "boolean", "null"})
 _FORMATS: Final = frozenset(
@@ -60,7 +62,8 @@ class _Form:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._schema = dict(schema)
         self._defs = self._schema.pop("$defs", {})
-        self._properties = self._optional = self._unions = self._nodes = 0
+        self._properties = self._optional = self._unions = 0
+        self._nodes = self._level = 0
 
     def made(self) -> dict[str, Any]:
         # Written out: what the API counts, it may count so, and recursion shows.
@@ -75,7 +78,9 @@ class _Form:
 
     def _node(self, schema: Any) -> dict[str, Any]:
         self._nodes += 1
-        if not isinstance(schema, dict) or self._nodes > MAX_NODES:
+        self._level += 1
+        known = isinstance(schema, dict)
+        if not known or self._nodes > MAX_NODES or self._level > MAX_LEVELS:
             raise _Unfit
         rest = {k: v for k, v in schema.items() if k not in _BOUNDS}
         kept = {k: v for k in _KEPT if isinstance(v := rest.pop(k, None), str)}
@@ -89,6 +94,7 @@ class _Form:
             form = self._of_type(rest.pop("type", None), rest, schema)
         if rest:
             raise _Unfit
+        self._level -= 1
         return {**form, **kept}
 
     def _referred(self, ref: Any) -> dict[str, Any]:
