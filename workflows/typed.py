@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from temporalio import workflow
 
+from turnkeeper.contract import Checked
 from turnkeeper.entries import message
 from turnkeeper.state import Phase, RunState
 from turnkeeper.typed import correction
+
+NOT_CHECKED = "It was not checked. Give it once more."
 
 
 class ChecksAnswers:
@@ -17,6 +20,9 @@ class ChecksAnswers:
     def _answered(self) -> None:
         state, typed = self.state, self.state.typed
         output = state.pinned.output
+        if output is not None and typed.checked is None:
+            # By a worker of before there were output types.
+            typed.checked = Checked(problems=[NOT_CHECKED])
         if not typed.problems or output is None:
             typed.corrections = 0
             state.answered(workflow.time)
