@@ -47,10 +47,12 @@ class Outputs:
         """
         if spec.output is None:
             return None
-        if not spec.output.typed:
-            return OutputType(spec.output.json_schema)
         agent = self._registry.agents.get(spec.name)
-        if agent is None or agent.output is None:
+        own = agent.output if agent else None
+        if not spec.output.typed:
+            same = own is not None and own.json_schema == spec.output.json_schema
+            return own if same else OutputType(spec.output.json_schema)
+        if own is None:
             # Before anything was asked. In a rolling deploy another worker has it.
             raise ApplicationError(
                 f"this worker has no agent {spec.name!r} with an output type; its answers cannot "
@@ -58,7 +60,7 @@ class Outputs:
                 type="unknown_agent",
                 next_retry_delay=timedelta(seconds=min(0.5 * 2 ** activity.info().attempt, 30)),
             )
-        return agent.output
+        return own
 
     async def check(self, output: OutputType, reply: Admitted, turn: int) -> Checked | None:
         """What the loop has to know of a reply; None if it does not end its turn."""

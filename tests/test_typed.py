@@ -10,10 +10,13 @@ from pydantic import BaseModel, field_validator
 
 from tests.rig import RigFactory
 from tests.test_continue_as_new import OFTEN
-from turnkeeper import Limits, ModelSpec, tool
+from tests.test_render import state_of
+from turnkeeper import Agent, Limits, ModelSpec, tool
 from turnkeeper.errors import AnswerInvalid, LimitReached, OutputMismatch
+from turnkeeper.state import Line, Phase
 from turnkeeper.testing import Exchange, call, summary, text
 from turnkeeper.testing.provider import Reply
+from workflows.typed import NOT_CHECKED, ChecksAnswers
 
 
 class Total(BaseModel):
@@ -161,6 +164,16 @@ async def test_a_long_output_is_an_artifact(rig: RigFactory) -> None:
                 path.unlink()
         with pytest.raises(OutputMismatch, match="cannot be read"):
             await run.result(output=list[str])
+
+
+def test_an_answer_that_nobody_has_checked_is_asked_for_again() -> None:
+    """A worker of before there were output types does not know that it has to."""
+    run = ChecksAnswers()
+    spec = Agent(name="a", model="m", instructions="i", output=Total).spec()
+    run.state = state_of(spec=spec, lines=[Line(turn=1, text="answer")], phase=Phase.PARSE)
+    run._answered()
+    assert (run.state.outcome, run.state.phase) == (None, Phase.RESUME)
+    assert NOT_CHECKED in run.state.pending[-1].value["text"]
 
 
 async def test_a_summary_need_not_be_an_answer(rig: RigFactory) -> None:
