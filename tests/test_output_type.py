@@ -98,6 +98,8 @@ def test_every_wrong_field_is_named() -> None:
     told = problems(OutputType(list[int]), json.dumps(["a"] * 50))
     assert told.count("valid integer") == 10
     assert "$.3: " in told
+    told = problems(OutputType({"items": {"type": "integer"}}), json.dumps(["a"] * 50))
+    assert told.count("is not of type 'integer'") == 10
 
 
 def test_text_that_is_read_as_no_number_is_refused() -> None:
