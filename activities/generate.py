@@ -56,7 +56,7 @@ class Generate:
             output = self._outputs.of(spec)
             request = self._request(spec, view, asked)
             admitted = await self._asking.ask(request, attempt, known_ids=view.call_ids)
-            checked = await self._outputs.check(output, admitted, asked.turn) if output else None
+            checked = await self._outputs.check(output, admitted, asked.turn)
         workflow_id, position = str(activity.info().workflow_id), view.position
         view.extend([admitted.entry])
         self._views.keep(workflow_id, view)

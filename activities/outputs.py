@@ -19,20 +19,20 @@ from turnkeeper.contract import Checked, GenerateOutput
 from turnkeeper.output_type import OutputType, Unfit
 from turnkeeper.parse import Decision, parse
 from turnkeeper.spec import AgentSpec
-from turnkeeper.text import one_line
+from turnkeeper.text import one_line, utf8_size
 
-MAX_OUTPUT_BYTES: Final = 64_000
-"""Of JSON: a longer output goes to the artifact store."""
+MAX_INLINE_BYTES: Final = 64_000
+"""What a result may have of an answer, as text or as JSON: a longer one goes to the store."""
 CHECK_SECONDS: Final = 60.0
 """The longest that a type's validators may take."""
 STORE_ATTEMPTS: Final = 3
-"""Times that a long output is written: asking for the reply again would be paid for."""
+"""Times that a long answer is written: asking for the reply again would be paid for."""
 
 log = structlog.get_logger("turnkeeper.outputs")
 
 
 class Outputs:
-    """Checks the answers of agents that have an output type."""
+    """Checks the answers of agents that have an output type, and stores what is too long."""
 
     def __init__(self, registry: Registry, store: ArtifactStore, redactor: Redactor) -> None:
         self._registry = registry
@@ -62,15 +62,25 @@ class Outputs:
             )
         return own
 
-    async def check(self, output: OutputType, reply: Admitted, turn: int) -> Checked | None:
-        """What the loop has to know of a reply; None if it does not end its turn."""
+    async def check(self, output: OutputType | None, reply: Admitted, turn: int) -> Checked | None:
+        """What the loop has to know of a reply; None if it does not end its turn, or needs no
+        check: without an output type an answer may be any text."""
         said = GenerateOutput(entry=reply.entry, stop_reason=reply.stop_reason)
         if parse(said, can_grow=True).decision is not Decision.ANSWER:
             return None
+        text = replies.text(reply.entry.value)
+        if output is not None:
+            return await self._checked(output, text, turn)
+        if utf8_size(text) <= MAX_INLINE_BYTES:
+            return None
+        artifact, not_stored = await self._stored("answer", text)
+        return Checked(answer_artifact=artifact, not_stored=not_stored)
+
+    async def _checked(self, output: OutputType, text: str, turn: int) -> Checked:
         try:
             async with asyncio.timeout(CHECK_SECONDS):
                 # In a thread: validators may take long, or wait for something.
-                text = await asyncio.to_thread(output.canonical, replies.text(reply.entry.value))
+                value = await asyncio.to_thread(output.canonical, text)
         except Unfit as unfit:
             problems = [one_line(self._redactor.error(p), 500) for p in unfit.problems]
             log.warning("answer does not fit", turn=turn, problems=problems)
@@ -81,18 +91,19 @@ class Outputs:
         except Exception as error:
             log.error("answer not checked", turn=turn, exc_info=error)
             return Checked(problems=[f"It could not be checked ({type(error).__name__})."])
-        return await self._kept(text)
+        if utf8_size(value) <= MAX_INLINE_BYTES:
+            return Checked(value=value)
+        artifact, not_stored = await self._stored("output", value)
+        return Checked(artifact=artifact, not_stored=not_stored)
 
-    async def _kept(self, text: str) -> Checked:
-        if len(data := text.encode()) <= MAX_OUTPUT_BYTES:
-            return Checked(value=text)
+    async def _stored(self, what: str, text: str) -> tuple[str | None, str | None]:
+        """The artifact, or why there is none."""
+        data, owner = text.encode(), str(activity.info().workflow_id)
         for attempt in range(STORE_ATTEMPTS):
+            await asyncio.sleep(attempt)
             try:
-                owner = str(activity.info().workflow_id)
-                return Checked(artifact=await self._store.put(owner, data))
+                return await self._store.put(owner, data), None
             except OSError as error:
                 why = one_line(self._redactor.error(str(error)), 300)
-                log.warning("output not stored", attempt=attempt + 1, error=why)
-                await asyncio.sleep(2.0**attempt)
-        told = f"the output of {len(data)} bytes could not be stored; the transcript has the answer"
-        return Checked(not_stored=told)
+                log.warning("answer not stored", what=what, attempt=attempt + 1, error=why)
+        return None, f"the {what} of {len(data)} bytes could not be stored; the transcript has it"

@@ -14,6 +14,7 @@ from tests.test_render import state_of
 from turnkeeper import Agent, Limits, ModelSpec, tool
 from turnkeeper.contract import Checked, SendRequest
 from turnkeeper.errors import AnswerInvalid, LimitReached, OutputMismatch
+from turnkeeper.render import result_lines
 from turnkeeper.state import Line, Phase
 from turnkeeper.testing import Exchange, call, summary, text
 from turnkeeper.testing.provider import Reply
@@ -229,10 +230,22 @@ async def test_a_summary_need_not_be_an_answer(rig: RigFactory) -> None:
 
 
 async def test_an_agent_without_an_output_type_has_none(rig: RigFactory) -> None:
-    """Its requests and results are as they were; whoever asks for a type is told."""
-    async with rig([text(GOOD)], provider=BODIES) as r:
+    """Its requests are as they were, and whoever asks for a type is told. Of a long answer the
+    result has head and tail, and the id of the artifact that has all of it."""
+    long = "x" * 100_000
+
+    def script(x: Exchange) -> Reply:
+        return text(long if x.prompt == "long" else GOOD)
+
+    async with rig(script, provider=BODIES) as r:
         run = await r.start()
         assert (await run.result(timeout=60)).output is None
         assert "output_config" not in (r.provider.requests[0].body or {"output_config": 1})
         with pytest.raises(OutputMismatch, match="not of the type that is asked for"):
             await run.result(output=Total)
+        result = await r.run("long")
+        assert (result.outcome, result.output_artifact) == ("completed", None)
+        assert len(result.model_dump_json()) < 66_000
+        assert result.answer_artifact is not None
+        assert (await r.store.get(r.ids[-1], result.answer_artifact)).decode() == long
+        assert f"answer: artifact {result.answer_artifact}" in result_lines(result)

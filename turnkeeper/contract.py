@@ -468,6 +468,8 @@ class RunResult(_Inner):
     outcome: str
     answer: str | None = None
     """The final text; cut to 64 kB, the transcript has all of it."""
+    answer_artifact: str | None = None
+    """Of a longer one, without an output type: the artifact that holds all of it."""
     reason: str | None = None
     """Why, for every outcome but `completed`."""
     agent: str = ""
@@ -603,7 +605,8 @@ class Timing(_Inner):
 
 
 class Checked(_Inner):
-    """Whether a reply that ends its turn is of the agent's output type."""
+    """What was found out of a reply that ends its turn: whether it is of the agent's output type,
+    and where it lies if it is too long for a result."""
 
     problems: list[str] = Field(default_factory=list)
     """Why it is not, in words for the model; none if it is."""
@@ -611,8 +614,10 @@ class Checked(_Inner):
     """As JSON text, as the type writes it; None if it is too long for a result."""
     artifact: str | None = None
     """That holds it then."""
+    answer_artifact: str | None = None
+    """Without an output type: that holds the text if it is too long."""
     not_stored: str | None = None
-    """Why it does not."""
+    """Why there is none."""
 
 
 class GenerateOutput(_Inner):
@@ -629,7 +634,7 @@ class GenerateOutput(_Inner):
     """By call id: why its arguments cannot be used."""
     mended: list[str] | None = None
     checked: Checked | None = None
-    """Of an agent with an output type, if the reply ends the turn."""
+    """If the reply ends the turn, and the agent has an output type or it is too long."""
     timing: Timing = Field(default_factory=Timing)
 
 

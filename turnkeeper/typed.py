@@ -35,7 +35,7 @@ class Typed(BaseModel):
     """Part of `RunState`."""
 
     checked: Checked | None = None
-    """Of the last reply; None if it ended no turn, or the agent has no output type."""
+    """Of the last reply; None if it ended no turn, or needed no check."""
     corrections: int = 0
     """Asked for since the last answer that fitted, or the last message that somebody sent."""
 
@@ -48,16 +48,6 @@ class Typed(BaseModel):
     def value(self) -> str | None:
         """The last answer as JSON; None if there is none, or it is too long for a result."""
         return self.checked.value if self.checked else None
-
-    @property
-    def artifact(self) -> str | None:
-        """That holds the last answer if it is too long for a result."""
-        return self.checked.artifact if self.checked else None
-
-    @property
-    def not_stored(self) -> str | None:
-        """Why it does not."""
-        return self.checked.not_stored if self.checked else None
 
     def why(self, before: str | None = None) -> str | None:
         """The reason for a run's end, with what was wrong with its last answer."""

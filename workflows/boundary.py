@@ -17,6 +17,7 @@ from temporalio.exceptions import ApplicationError
 
 from turnkeeper.contract import (
     WORKFLOW,
+    Checked,
     RunRequest,
     RunResult,
     read_public,
@@ -113,13 +114,14 @@ def refusal(reason: str) -> ApplicationError:
 def result_of(state: RunState) -> RunResult:
     """What the caller gets."""
     answer = state.text if state.outcome != "invalid_request" else ""
-    output = state.typed.value
+    output, checked = state.typed.value, state.typed.checked or Checked()
     # The output says the same again: both together stay within the bound.
     room = max(ANSWER_BYTES - utf8_size(output or ""), HEAD_BYTES)
     return RunResult(
         outcome=state.outcome or "",
         answer=clip(answer, room) if answer else None,
-        reason=state.reason or state.typed.not_stored,
+        answer_artifact=checked.answer_artifact,
+        reason=state.reason or checked.not_stored,
         agent=state.request.agent,
         model=state.spec.model.name if state.spec else "",
         turns=state.turn if state.spec else 0,
@@ -138,5 +140,5 @@ def result_of(state: RunState) -> RunResult:
         ],
         limits=state.limits if state.control.raised else None,
         output=None if output is None else strict_json(output),
-        output_artifact=state.typed.artifact,
+        output_artifact=checked.artifact,
     )

@@ -47,9 +47,7 @@ async def checked(outputs_: Outputs, of: Agent, said: Admitted) -> Checked | Non
     """What the activity finds out of a reply."""
 
     async def look() -> Checked | None:
-        output = outputs_.of(of.spec())
-        assert output is not None
-        return await outputs_.check(output, said, turn=1)
+        return await outputs_.check(outputs_.of(of.spec()), said, turn=1)
 
     return await ActivityEnvironment().run(look)
 
@@ -71,7 +69,7 @@ async def test_a_worker_without_the_type_asks_nothing(tmp_path: Any) -> None:
         await checked(none, agent(int), reply("3"))
     assert (refused.value.type, refused.value.non_retryable) == ("unknown_agent", False)
     assert await checked(none, agent({"type": "integer"}), reply("3")) == Checked(value="3")
-    assert none.of(Agent(name="a", model="m", instructions="i").spec()) is None
+    assert await checked(none, agent(None), reply("3")) is None
 
 
 async def test_a_validator_is_bounded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,5 +105,5 @@ async def test_a_store_that_is_down_does_not_cost_the_reply(
     assert kept is not None
     assert (kept.value, kept.artifact, kept.problems) == (None, None, [])
     assert kept.not_stored == (
-        "the output of 64002 bytes could not be stored; the transcript has the answer"
+        "the output of 64002 bytes could not be stored; the transcript has it"
     )
