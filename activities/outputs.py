@@ -88,7 +88,8 @@ class Outputs:
         except TimeoutError:
             log.error("answer not checked", turn=turn, error=f"took over {CHECK_SECONDS:g} s")
             return Checked(problems=["It could not be checked in time; a shorter one may be."])
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            # Whatever a validator raises: an exit would be the worker's.
             log.error("answer not checked", turn=turn, exc_info=error)
             return Checked(problems=[f"It could not be checked ({type(error).__name__})."])
         if utf8_size(value) <= MAX_INLINE_BYTES:

@@ -83,6 +83,19 @@ async def test_a_validator_is_bounded(tmp_path: Any, monkeypatch: pytest.MonkeyP
     assert "in time" in late.problems[0]
 
 
+@pytest.mark.parametrize("raised", [KeyError("x"), RecursionError(), SystemExit(1)])
+async def test_whatever_a_validator_raises_is_told(tmp_path: Any, raised: BaseException) -> None:
+    """By its type alone; it ends neither the activity nor the worker."""
+
+    def look(_: int) -> int:
+        raise raised
+
+    a = agent(Annotated[int, AfterValidator(look)])
+    found = Outputs(Registry([a]), FolderStore(tmp_path), Redactor())
+    told = f"It could not be checked ({type(raised).__name__})."
+    assert await checked(found, a, reply("2")) == Checked(problems=[told])
+
+
 async def test_a_problem_tells_no_secret(tmp_path: Any) -> None:
     """It goes into history and to the model: what a validator says is redacted, as all errors."""
 
