@@ -122,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_artifacts(commands)
     _add_demo(commands)
     _add_dev(commands)
+    _add_new(commands)
     return parser
 
 
@@ -130,24 +131,10 @@ def _add_run(commands: Any) -> None:
     parser.add_argument("prompt", help="the task, or - to read it from standard input")
     parser.add_argument("--agent", required=True, help="the agent's name")
     parser.add_argument("--id", help="the run's id; an id that exists is not started again")
-    parser.add_argument(
-        "--limit",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a bound on the run, such as turns=8 or wall_seconds=600; repeatable",
-    )
-    parser.add_argument(
-        "--metadata",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="for tools and operators, such as tenant=acme; repeatable",
-    )
+    _add_pairs(parser, "--limit", "a bound on the run, such as turns=8 or wall_seconds=600")
+    _add_pairs(parser, "--metadata", "for tools and operators, such as tenant=acme")
     parser.add_argument("--request-key", metavar="KEY", help="your name of this piece of work")
-    parser.add_argument(
-        "--task-queue", metavar="NAME", help="of the workers (also TURNKEEPER_TASK_QUEUE)"
-    )
+    _add_task_queue(parser)
     parser.add_argument("--no-wait", action="store_true", help="print the run's id and leave")
     _add_json(parser)
 
@@ -211,7 +198,7 @@ def _add_unknown(commands: Any) -> None:
         "--not-landed", action="store_false", dest="landed", default=None, help="it did not"
     )
     parser.add_argument("--result", metavar="TEXT", help="what the model reads, such as a receipt")
-    parser.add_argument("--actor", metavar="NAME", help="who says so (default: you)")
+    _add_actor(parser, "says so")
     parser.add_argument(
         "--waiting", action="store_true", help="list those alone that wait for a person"
     )
@@ -230,7 +217,7 @@ def _add_send(commands: Any) -> None:
     parser.add_argument(
         "--message-id", metavar="ID", help="your name of it: sent again, it is not read twice"
     )
-    parser.add_argument("--actor", metavar="NAME", help="who says it (default: you)")
+    _add_actor(parser, "says it")
     _add_json(parser)
 
 
@@ -239,7 +226,7 @@ def _add_answer(commands: Any) -> None:
     parser.add_argument("run", metavar="RUN", help="the run's id")
     parser.add_argument("call", metavar="CALL", help="the id of the call that asks")
     parser.add_argument("text", metavar="TEXT", help="what the model reads")
-    parser.add_argument("--actor", metavar="NAME", help="who answers (default: you)")
+    _add_actor(parser, "answers")
     _add_json(parser)
 
 
@@ -247,10 +234,8 @@ def _add_chat(commands: Any) -> None:
     parser = _add(commands, "chat", "talk:chat", "Talk with an agent: each line is a message.")
     parser.add_argument("agent", metavar="AGENT", help="the agent's name")
     parser.add_argument("--id", help="of the conversation; one that is open is gone on with")
-    parser.add_argument("--actor", metavar="NAME", help="who talks (default: you)")
-    parser.add_argument(
-        "--task-queue", metavar="NAME", help="of the workers (also TURNKEEPER_TASK_QUEUE)"
-    )
+    _add_actor(parser, "talks")
+    _add_task_queue(parser)
 
 
 def _add_approvals(commands: Any) -> None:
@@ -279,22 +264,22 @@ def _add_approvals(commands: Any) -> None:
                 help="do not ask again in this run for this tool, whatever the arguments",
             )
         else:
-            parser.add_argument("--reason", default="", help="what the model reads")
-        parser.add_argument("--actor", metavar="NAME", help="who decides (default: you)")
+            _add_reason(parser, "what the model reads")
+        _add_actor(parser, "decides")
         parser.add_argument("--proof", metavar="TEXT", help="that it is them, for agents that ask")
         _add_json(parser)
 
 
 def _add_stop(commands: Any) -> None:
     parser = _add_verb(commands, "stop", "stopped", "Stop a run")
-    parser.add_argument("--reason", default="", help="why, for those who look at it later")
+    _add_reason(parser)
 
 
 def _add_pause(commands: Any) -> None:
     parser = _add_verb(
         commands, "pause", "paused", "Let a run wait before its next turn; its time limit goes on"
     )
-    parser.add_argument("--reason", default="", help="why, for those who look at it meanwhile")
+    _add_reason(parser, "why, for those who look at it meanwhile")
 
 
 def _add_resume(commands: Any) -> None:
@@ -311,7 +296,7 @@ def _add_verb(commands: Any, name: str, done: str, summary: str) -> argparse.Arg
     parser.add_argument(
         "--count", type=_positive, default=1_000, metavar="N", help="at most so many (default 1000)"
     )
-    parser.add_argument("--actor", metavar="NAME", help="who asks (default: you)")
+    _add_actor(parser, "asks")
     _add_json(parser)
     return parser
 
@@ -327,8 +312,8 @@ def _add_raise_limits(commands: Any) -> None:
         metavar="NAME=VALUE",
         help="such as turns=100 or wall_seconds=7200; null for no limit",
     )
-    parser.add_argument("--reason", default="", help="why, for those who look at it later")
-    parser.add_argument("--actor", metavar="NAME", help="who asks (default: you)")
+    _add_reason(parser)
+    _add_actor(parser, "asks")
     _add_json(parser)
 
 
@@ -351,16 +336,8 @@ def _add_fork(commands: Any) -> None:
     parser.add_argument(
         "--id", dest="new_id", metavar="NEW", help="the new run's id; one that exists stays"
     )
-    parser.add_argument(
-        "--limit",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a bound on the new run, such as turns=20; repeatable",
-    )
-    parser.add_argument(
-        "--task-queue", metavar="NAME", help="of the workers (also TURNKEEPER_TASK_QUEUE)"
-    )
+    _add_pairs(parser, "--limit", "a bound on the new run, such as turns=20")
+    _add_task_queue(parser)
     _add_json(parser)
 
 
@@ -380,8 +357,8 @@ def _add_retry(commands: Any) -> None:
         action="store_true",
         help="also if these turns have changed the world; without it, what they did is listed",
     )
-    parser.add_argument("--reason", default="", help="why, for those who look at it later")
-    parser.add_argument("--actor", metavar="NAME", help="who asks (default: you)")
+    _add_reason(parser)
+    _add_actor(parser, "asks")
     _add_json(parser)
 
 
@@ -423,13 +400,11 @@ def _add_switch(commands: Any) -> None:
             metavar="NAME",
             help="such as issue_refund, or refunds.issue_refund for one agent",
         )
-        action.add_argument("--actor", metavar="NAME", help="who does it (default: you)")
+        _add_actor(action, "does it")
     off.add_argument("--reason", required=True, help="why: models and operators read it")
-    on.add_argument("--reason", default="", help="why, for the record in history")
+    _add_reason(on, "why, for the record in history")
     for action in (off, on, listing):
-        action.add_argument(
-            "--task-queue", metavar="NAME", help="of the workers (also TURNKEEPER_TASK_QUEUE)"
-        )
+        _add_task_queue(action)
         _add_json(action)
 
 
@@ -487,6 +462,23 @@ def _add_dev(commands: Any) -> None:
     parser.add_argument(
         "--no-worker", action="store_true", help="server and UI only, for a worker.py of your own"
     )
+    parser.add_argument(
+        "--no-reload",
+        action="store_false",
+        dest="reload",
+        help="keep the worker when a Python file of the agents changes",
+    )
+
+
+def _add_new(commands: Any) -> None:
+    parser = _add(commands, "new", "new:new", "Write an agent, a tool and a test to begin with.")
+    parser.add_argument("name", metavar="NAME", help="of the agent and its module: small_letters")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="where to; nothing is overwritten (default: NAME)",
+    )
 
 
 def _add(commands: Any, name: str, command: str, summary: str) -> argparse.ArgumentParser:
@@ -497,6 +489,27 @@ def _add(commands: Any, name: str, command: str, summary: str) -> argparse.Argum
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_actor(parser: argparse.ArgumentParser, acts: str) -> None:
+    parser.add_argument("--actor", metavar="NAME", help=f"who {acts} (default: you)")
+
+
+def _add_reason(
+    parser: argparse.ArgumentParser, why: str = "why, for those who look at it later"
+) -> None:
+    parser.add_argument("--reason", default="", help=why)
+
+
+def _add_task_queue(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--task-queue", metavar="NAME", help="of the workers (also TURNKEEPER_TASK_QUEUE)"
+    )
+
+
+def _add_pairs(parser: argparse.ArgumentParser, name: str, what: str) -> None:
+    told = f"{what}; repeatable"
+    parser.add_argument(name, action="append", default=[], metavar="NAME=VALUE", help=told)
 
 
 def _whole(text: str) -> int:

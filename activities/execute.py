@@ -32,7 +32,7 @@ from activities.pulse import timing
 from activities.redact import Redactor
 from activities.registry import Registry
 from activities.resets import Resets
-from activities.results import Parts, Unreadable, content_of, extract, heft, sendable
+from activities.results import Parts, content_of, extract, heft, sendable
 from activities.runners import Runners, in_process
 from activities.switched import Switched
 from turnkeeper.artifacts import ArtifactStore
@@ -49,6 +49,7 @@ from turnkeeper.errors import RetryTool, StopRun, ToolFailed
 from turnkeeper.media import ImageRef
 from turnkeeper.metrics import ATTEMPTS_STOPPED, ATTEMPTS_TIMED_OUT
 from turnkeeper.probe import Answer, Landed, Unknown
+from turnkeeper.returned import Unreadable
 from turnkeeper.spec import stricter
 from turnkeeper.text import clip_json, fits_json, one_line
 from turnkeeper.tools import Tool, ToolContext

@@ -15,6 +15,8 @@ from activities.redact import Redactor
 from activities.switched import Switched
 from activities.views import Views, read
 from turnkeeper.contract import GENERATE, GenerateInput, GenerateOutput, Timing
+from turnkeeper.prices import LimitName
+from turnkeeper.render import usage_text
 from turnkeeper.spec import AgentSpec
 from turnkeeper.view import View, unanswered
 
@@ -47,14 +49,16 @@ class Generate:
                 `SwitchedOff`.
         """
         attempt = Attempt("generation failed", asked.turn, asked.seconds_left)
-        async with pulse(lambda: attempt.past):
+        async with pulse(attempt.told):
             spec, view, source = await read(
                 self._views, self._redactor, asked.spec_digest, asked.base
             )
             view.extend(asked.new)
-            await self._switched.check_agent(spec.name, asked.tenant, attempt.past.lost_tokens)
             output = self._outputs.of(spec)
-            request = self._request(spec, view, asked)
+            attempt.prices = spec.model.prices
+            await self._switched.check_agent(spec.name, asked.tenant, attempt.lost())
+            max_tokens, cut_by = _allowed(asked, attempt)
+            request = self._request(spec, view, asked, max_tokens)
             admitted = await self._asking.ask(request, attempt, known_ids=view.call_ids)
             checked = await self._outputs.check(output, admitted, asked.turn)
         workflow_id, position = str(activity.info().workflow_id), view.position
@@ -74,10 +78,13 @@ class Generate:
             refused_calls=admitted.refused_calls,
             mended=admitted.mended or None,
             checked=checked,
+            cut_by=cut_by,
             timing=timing,
         )
 
-    def _request(self, spec: AgentSpec, view: View, asked: GenerateInput) -> ModelRequest:
+    def _request(
+        self, spec: AgentSpec, view: View, asked: GenerateInput, max_tokens: int
+    ) -> ModelRequest:
         if open_calls := unanswered(view.entries):
             # Sent like this, the request and every later one would be refused. A bug of ours.
             raise ApplicationError(
@@ -89,11 +96,27 @@ class Generate:
         return ModelRequest(
             spec=spec,
             entries=list(view.entries),
-            max_tokens=asked.max_tokens,
+            max_tokens=max_tokens,
             answer_only=bool(asked.answer_only),
             drop_thinking=bool(asked.drop_thinking),
             previous_message_id=self._views.previous_message_id(workflow_id, view),
         )
+
+
+def _allowed(asked: GenerateInput, attempt: Attempt) -> tuple[int, LimitName | None]:
+    """Tokens that the reply may have, after what earlier attempts have lost.
+
+    Raises:
+        ApplicationError: of the limit's name, when the rest allows no reply.
+    """
+    if asked.allowance is None:
+        return asked.max_tokens, None
+    lost = attempt.lost(asked.allowance.request_tokens)
+    allowed, by = asked.allowance.reply_tokens(asked.max_tokens, attempt.prices, lost)
+    if by is not None and not allowed:
+        told = f"attempts that failed have used up what was left ({usage_text(lost)})"
+        raise ApplicationError(told, attempt.details(), type=by, non_retryable=True)
+    return allowed, by
 
 
 def _log_reply(asked: GenerateInput, admitted: Admitted, timing: Timing) -> None:

@@ -16,7 +16,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from activities import built_in
+from activities import built_in, pricing
 from activities.providers import Provider
 from activities.redact import Redactor
 from activities.registry import Registry
@@ -31,6 +31,7 @@ from turnkeeper.contract import (
     problem_text,
 )
 from turnkeeper.entries import digest_of
+from turnkeeper.prices import no_price
 from turnkeeper.spec import AgentSpec, Limits
 from turnkeeper.text import one_line
 
@@ -84,7 +85,10 @@ class LoadAgent:
         if agent is None:
             raise self._unknown(asked.agent)
         spec = built_in.extended(_with_limits(agent.spec(), asked.limits))
-        spec = await self._windows.pinned(spec)
+        spec = pricing.pinned(await self._windows.pinned(spec))
+        if spec.limits.cost_usd is not None and (without := pricing.unpriced(spec.models)):
+            told = f"limits.cost_usd: {no_price(without[0])}"
+            raise ApplicationError(told, type="invalid_request", non_retryable=True)
         # Without the limits: no request is made of them, and callers may compute them anew for each
         # run, where all runs of an agent are to share one spec in a worker's memory.
         digest = digest_of(spec.model_dump(mode="json", exclude={"limits"}))

@@ -45,12 +45,13 @@ class Summarise:
             ApplicationError: as `Asking.ask` has it, or of type `state_lost` or `SwitchedOff`.
         """
         attempt = Attempt("summary failed", asked.turn)
-        async with pulse(lambda: attempt.past):
+        async with pulse(attempt.told):
             spec, view, source = await read(
                 self._views, self._redactor, asked.spec_digest, asked.base
             )
-            await self._switched.check_agent(spec.name, asked.tenant, attempt.past.lost_tokens)
             policy = spec.context or ContextPolicy()
+            attempt.prices = (policy.summariser or spec.model).prices
+            await self._switched.check_agent(spec.name, asked.tenant, attempt.lost())
             covered = await aside(
                 view.bytes, lambda: _covered(view.entries, policy.keep_turns, asked.room)
             )

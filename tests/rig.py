@@ -175,6 +175,8 @@ async def open_rig(
     """
     task_queue = f"test-{uuid.uuid4()}"
     store = FolderStore(folder / "artifacts")
+    # A provider that is away for ever is to end a run.
+    agent.setdefault("outage_seconds", 0)
     model = agent.pop("model", "claude-sonnet-5-5")
     if isinstance(model, str):
         # With its window, so that the requests of a test are those that its script answers.

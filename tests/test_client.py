@@ -136,7 +136,7 @@ async def test_an_id_is_not_shared_by_two_requests(unserved: AgentClient, ended:
         ({"limits": {"turns": 0}}, r"^limits\.turns: Input should be"),
         ({"limits": {"turns": "abc"}}, r"^limits\.turns: 'abc' is not a whole number$"),
         ({"limits": {"wall_seconds": "x"}}, r"^limits\.wall_seconds: 'x' is not a number$"),
-        ({"limits": {"cost_usd": 1}}, "cost_usd is not supported yet"),
+        ({"limits": {"cost_usd_per_day": 1}}, "cost_usd_per_day is not supported yet"),
         ({"limits": {"tunrs": 3}}, "tunrs"),
         ({"metadata": {"tenant": "x" * 513}}, "metadata"),
         ({"metadata": {"tenant": 7}}, "metadata.tenant"),
@@ -484,8 +484,9 @@ async def test_b92_nothing_runs_without_a_server() -> None:
 async def test_b93_a_call_inside_a_workflow_fails_it_at_once(other: Client) -> None:
     """B93: AgentClient in workflow code ends that workflow with a sentence, and hangs nobody."""
     runner = UnsandboxedWorkflowRunner()
+    Misuse.made_outside = AgentClient(other)
     async with Worker(other, task_queue="misuse", workflows=[Misuse], workflow_runner=runner):
-        for method in ("connect", "construct"):
+        for method in ("connect", "construct", "start", "stop", "list"):
             with pytest.raises(WorkflowFailureError) as raised:
                 await other.execute_workflow(
                     Misuse.run,
@@ -504,13 +505,22 @@ async def test_b93_a_call_inside_a_workflow_fails_it_at_once(other: Client) -> N
 class Misuse:
     """A workflow that takes AgentClient for something else."""
 
+    made_outside: AgentClient
+
     @workflow.run
     async def run(self, method: str) -> None:
         """Call it the given way."""
         if method == "connect":
             await AgentClient.connect()
-        else:
+        elif method == "construct":
             AgentClient(None)  # type: ignore[arg-type]
+        elif method == "start":
+            # Malformed, which is not what matters here.
+            await self.made_outside.start("", "")
+        elif method == "stop":
+            await self.made_outside.stop("a-run")
+        else:
+            self.made_outside.list_runs()
 
 
 @contextlib.asynccontextmanager

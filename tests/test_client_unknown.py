@@ -172,6 +172,7 @@ async def _open(agents: AgentClient, run: str) -> list[UnknownOutcome]:
     return [o for o in await listed(agents, run) if o.call.status == "open"]
 
 
+@pytest.mark.long
 async def test_thirty_runs_are_listed_and_the_limit_is_of_runs(rig: RigFactory) -> None:
     """Each run's calls once, the newest first; with a limit that many runs are read."""
     script = [call("send", id="a"), call("send", id="b"), text("Done.")]

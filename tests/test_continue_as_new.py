@@ -215,6 +215,7 @@ def swapped(path: Path) -> None:
 DAMAGES = {d.__name__: d for d in (missing, truncated, emptied, flipped, swapped)}
 
 
+@pytest.mark.long
 async def test_a_damaged_segment_ends_the_run_by_name(
     rig: RigFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_killed_demo_leaves_nothing_behind_and_loses_nothing(state: Path) -> N
     assert "About $28.84M." in again.stdout
 
 
+@pytest.mark.long
 @pytest.mark.crash
 @pytest.mark.slow
 def test_the_crash_demo_repeats_nothing_that_had_finished(state: Path) -> None:

@@ -267,6 +267,7 @@ async def test_b40_an_attempt_out_of_time_does_not_run_beside_the_next(rig: RigF
         assert lived[-1][1] < ended
 
 
+@pytest.mark.long
 @pytest.mark.crash
 async def test_b62_a_worker_that_died_at_once_is_missed_as_soon_as_any(
     site: SiteFactory, ledger: EffectLedger
@@ -388,6 +389,7 @@ async def rolled(
             yield Rolled(s, oracle.arrivals(), results, slow, hasty)
 
 
+@pytest.mark.long
 @pytest.mark.crash
 async def test_b81_sigterm_lets_a_running_tool_finish(rolled: Rolled) -> None:
     """Without any option the worker takes no more work, its one attempt ends and is recorded, and

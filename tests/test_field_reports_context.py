@@ -5,6 +5,8 @@ The ids are those of the collected reports.
 
 from __future__ import annotations
 
+import pytest
+
 from tests.prose import prose
 from tests.rig import RigFactory
 from tests.test_context import PATIENT, WINDOW, page, reading
@@ -61,6 +63,7 @@ async def test_b42_shortening_in_vain_is_given_up_after_two_times(rig: RigFactor
         assert "lower max_output_tokens" in (result.reason or "")
 
 
+@pytest.mark.long
 async def test_b44_a_report_far_too_low_does_not_fill_the_window(rig: RigFactory) -> None:
     """What was sent is weighed as well: the window that was set holds, and so does the output
     limit."""

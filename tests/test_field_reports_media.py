@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests import media_samples as samples
 from tests.rig import RigFactory
 from turnkeeper import tool
@@ -34,6 +36,7 @@ def _images(body: dict[str, Any]) -> list[int]:
     ]
 
 
+@pytest.mark.long
 async def test_b60_a_huge_screenshot_and_then_something_else(rig: RigFactory) -> None:
     """It is made smaller before it enters the transcript: the next turns work, and every request
     that has it is valid."""

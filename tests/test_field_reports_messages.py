@@ -56,6 +56,7 @@ async def test_b94_messages_of_one_moment_keep_their_order(
         await run.result(check=False)
 
 
+@pytest.mark.long
 async def test_b96_a_replay_logs_nothing_again(
     rig: RigFactory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

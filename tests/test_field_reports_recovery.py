@@ -61,6 +61,7 @@ APPENDING = ("model.whole", "generation.completing", "reply.appended")
 """Crash points from a whole reply in the worker's hands to a transcript that has it."""
 
 
+@pytest.mark.long
 @pytest.mark.crash
 async def test_b22_a_turn_is_in_the_transcript_or_it_is_not(
     site: SiteFactory, ledger: EffectLedger

@@ -20,10 +20,11 @@ from tests.codec import Masking
 from tests.replay.record import HISTORIES
 from tests.rig import Rig, RigFactory
 from tests.test_context import PATIENT, WINDOW, page, reading
-from turnkeeper.contract import RunResult, Usage
+from turnkeeper.contract import RunResult
 from turnkeeper.converter import data_converter
 from turnkeeper.follow import Step, _Narrator
 from turnkeeper.spec import HistoryPolicy
+from turnkeeper.usage import Usage
 
 ROOT = Path(__file__).resolve().parent.parent
 MASKED = dataclasses.replace(data_converter, payload_codec=Masking())
@@ -134,7 +135,7 @@ async def test_what_cannot_be_read_is_told_as_that() -> None:
 # --- runs -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("events", [4_000, 120])
+@pytest.mark.parametrize("events", [pytest.param(4_000, marks=pytest.mark.long), 120])
 async def test_a_run_of_several_epochs_is_followed(rig: RigFactory, events: int) -> None:
     """While it runs and once more when it is over, also over continue-as-new: the same steps, and
     for each epoch that it began one that says so."""

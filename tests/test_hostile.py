@@ -43,6 +43,10 @@ from turnkeeper.testing import (
     thinking,
 )
 
+pytestmark = pytest.mark.timeout(300)
+_PATIENCE = 250.0
+"""Seconds for a hundred runs that begin at once, on a slow machine."""
+
 CANARY = "canary-Tz7-not-to-be-found"
 QUOTED = 'canary "q"\\uoted\né'
 """A secret that JSON and repr write in other characters."""
@@ -274,7 +278,7 @@ async def test_a_hostile_reply_ends_by_name(
 ) -> None:
     """It is mended, refused call by call, asked for again, or ends the run by its outcome."""
     rig, runs = talk
-    result = await runs[name].result(check=False, timeout=60)
+    result = await runs[name].result(check=False, timeout=_PATIENCE)
     assert result.outcome == REPLIES[name][1], result.reason
     await check(rig, runs[name].id, result)
 
@@ -614,7 +618,7 @@ async def tools_rig(
         async def ended(prompt: str) -> AgentRunHandle:
             async with gate:
                 run = await rig.start(prompt)
-                await run.result(check=False, timeout=60)
+                await run.result(check=False, timeout=_PATIENCE)
                 return run
 
         runs = await asyncio.gather(*map(ended, prompts))

@@ -84,7 +84,14 @@ async def test_a_worker_killed_while_the_model_answers(killed: Killed) -> None:
     assert killed.site.generations("generate") == [(0, "client_gone"), (0, "sent")]
 
 
-@pytest.mark.parametrize("point", ["reply.heard", "calls.proposed", "results.appended"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("reply.heard", marks=pytest.mark.long),
+        "calls.proposed",
+        pytest.param("results.appended", marks=pytest.mark.long),
+    ],
+)
 async def test_a_worker_killed_in_a_workflow_task(
     site: SiteFactory,
     rig: RigFactory,

@@ -1057,6 +1057,7 @@ def past(engine: sa.Engine, age: timedelta) -> Any:
     return then if engine.dialect.name == "postgresql" else then.strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
+@pytest.mark.long
 def test_the_ledger_brings_no_orm() -> None:
     """A synchronous tool's process begins with its imports; the ORM would be a third of them."""
     code = "import sys, turnkeeper.ledger; sys.exit('sqlalchemy.orm' in sys.modules)"

@@ -361,6 +361,7 @@ async def test_images_are_counted_by_their_pixels(rig: RigFactory) -> None:
         assert 300 < after - before < 600
 
 
+@pytest.mark.long
 @pytest.mark.crash
 async def test_a_new_worker_sends_the_same_bytes(site: SiteFactory) -> None:
     """Killed while the model looks at the images: the request is put together again from history

@@ -17,13 +17,13 @@ from tests.rig import AGENT, RigFactory, open_rig
 from tests.test_context import PATIENT, WINDOW, reading
 from tests.test_context import page as read
 from turnkeeper import tool
-from turnkeeper.contract import Usage
 from turnkeeper.converter import data_converter
 from turnkeeper.metrics import INPUT_TOKENS
 from turnkeeper.render import result_lines, usage_text
 from turnkeeper.spec import ContextPolicy, ModelSpec
 from turnkeeper.testing import Exchange, Reply, call, text
 from turnkeeper.testing.embedded import EmbeddedServer
+from turnkeeper.usage import Usage
 
 TURNS = 12
 
@@ -62,6 +62,7 @@ async def test_nearly_all_that_was_sent_before_is_read_from_the_cache(
     assert len(unnamed) == (2 if restart else 1)
 
 
+@pytest.mark.long
 async def test_turns_of_32_calls_are_read_from_the_cache(client: Client, tmp_path: Path) -> None:
     """65 blocks a turn are more than a mark looks back: the automatic one would find nothing."""
     many: dict[str, Any] = {"turns": 4, "parallel": 32, "size": 300}

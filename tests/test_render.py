@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeeper.commands.show import _used, folding
-from turnkeeper.contract import ContextStatus, RunRequest, RunResult, RunStatus, Usage
+from turnkeeper.contract import ContextStatus, RunRequest, RunResult, RunStatus
 from turnkeeper.entries import Entry, admit, message, result
 from turnkeeper.render import (
     CARD_BYTES,
@@ -27,6 +27,7 @@ from turnkeeper.render import (
 from turnkeeper.spec import AgentSpec, ModelSpec
 from turnkeeper.state import Call, Line, Phase, RunState
 from turnkeeper.text import arguments_line
+from turnkeeper.usage import Usage
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=400)
 CONTROLS = {chr(c) for c in (*range(32), *range(127, 160))} - {"\t", "\n"}

@@ -94,6 +94,7 @@ def make(
     )
 
 
+@pytest.mark.long
 def test_pip_alone_is_enough(checkout: Path) -> None:
     """Without uv, and with settings of pip that point elsewhere, the package is in .venv."""
     elsewhere = str(checkout.parent / "elsewhere")

@@ -28,14 +28,14 @@ NOWHERE = ["--address", "127.0.0.1:1"]
 COMMANDS = [
     *("run", "show", "watch", "list", "count", "why", "unknown", "stop", "export", "artifacts"),
     *("approvals", "approve", "deny", "send", "answer", "chat", "pause", "resume"),
-    *("raise-limits", "fork", "retry", "switch", "demo", "dev"),
+    *("raise-limits", "fork", "retry", "switch", "demo", "dev", "new"),
 ]
 QUESTION = "What was the revenue in 2024?"
 """Costs one search, which the fixture makes slow enough to interrupt."""
 ANSWER = "Revenue in 2024 was $376.3M, by that year's report."
 GREETING = "Hello?"
 """Costs one generation and no tool."""
-_SEARCH_SECONDS = "8"
+_SEARCH_SECONDS = "15"
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -375,7 +375,7 @@ def test_an_agent_that_nobody_serves_is_exit_2(dev: Dev) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--limit", "cost_usd=1"], "cost_usd is not supported yet"),
+        (["--limit", "cost_usd_per_day=1"], "cost_usd_per_day is not supported yet"),
         (["--limit", "turns=0"], "turns"),
         (["--id", "with space"], "id:"),
         (["--metadata", f"k={'x' * 600}"], "metadata"),
@@ -606,6 +606,7 @@ script = [
 """
 
 
+@pytest.mark.long
 def test_dev_serves_the_agents_of_the_folder_it_is_called_in(tmp_path: Path) -> None:
     """Modules are found there, the hint names the agent; a second Ctrl-C waits for no call."""
     tmp_path.joinpath("library.py").write_text(LIBRARY)

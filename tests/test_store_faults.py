@@ -263,6 +263,7 @@ def away(root: Path) -> Iterator[None]:
         root.with_name("away").rename(root)
 
 
+@pytest.mark.long
 async def test_a_store_that_comes_back_is_waited_for(
     rig: RigFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,7 +116,7 @@ async def ends(s: Site, runs: Runs) -> dict[str, int]:
 Runs = Mapping[str, AgentRunHandle]
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", ["before", pytest.param("after", marks=pytest.mark.long)])
 async def test_a_woken_worker_adds_nothing(
     zombies: Site, ledger: EffectLedger, moment: str
 ) -> None:
@@ -141,6 +141,7 @@ async def test_a_woken_worker_adds_nothing(
     assert await ends(s, runs) == dict.fromkeys(NAMES, 1)
 
 
+@pytest.mark.long
 async def test_a_worker_stopped_in_the_middle_of_a_step(
     zombies: Site, ledger: EffectLedger
 ) -> None:
@@ -154,6 +155,7 @@ async def test_a_worker_stopped_in_the_middle_of_a_step(
     assert results["book"].answer == ledger.effects()[0].receipt
 
 
+@pytest.mark.long
 async def test_a_woken_worker_goes_on_with_what_is_its_own(
     zombies: Site, ledger: EffectLedger
 ) -> None:

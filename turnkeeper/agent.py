@@ -26,6 +26,7 @@ from turnkeeper.typed import with_form
 
 LEAST_REQUEST_TOKENS = 1_000
 """What has to be left of a window for a request, beside the longest reply."""
+OUTAGE_SECONDS = 4 * 3_600.0
 AGENT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
@@ -52,6 +53,8 @@ class Agent:
             are shown as unverified.
         context: what is done when the conversation outgrows the model's window.
         history: when to continue as new; for tests and unusual histories.
+        outage_seconds: how long a run waits for a provider that does not answer, beyond the two
+            minutes of its own attempts, before it ends with `model_unavailable`; 0 for not at all.
         notes: give the model a scratchpad, the tools `note` and `read_notes`.
         output: what answers have to be: a type that pydantic knows (a model, a dataclass,
             `list[Row]`, ...) or a JSON schema as a dict. `RunResult.output` has the answer then.
@@ -78,6 +81,7 @@ class Agent:
         verify: Verify | None = None,
         context: ContextPolicy | None = None,
         history: HistoryPolicy | None = None,
+        outage_seconds: float = OUTAGE_SECONDS,
         notes: bool = False,
         output: Any = None,
         output_retries: int = 2,
@@ -105,6 +109,7 @@ class Agent:
             "verifies": verify is not None,
             "context": context or ContextPolicy(),
             "history": history or HistoryPolicy(),
+            "outage_seconds": outage_seconds,
             "notes": notes,
         }
         if self.output is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
@@ -14,7 +15,14 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.converter import data_converter
 
-__all__ = ["DEFAULT_ADDRESS", "connect", "namespace_identity", "own_settings", "readable"]
+__all__ = [
+    "DEFAULT_ADDRESS",
+    "connect",
+    "namespace_identity",
+    "own_settings",
+    "readable",
+    "readable_errors",
+]
 
 DEFAULT_ADDRESS = "127.0.0.1:7233"
 
@@ -66,12 +74,19 @@ async def namespace_identity(client: Client) -> str:
         RPCError: it does not tell.
     """
     request = DescribeNamespaceRequest(namespace=client.namespace)
-    try:
+    with readable_errors(client):
         found = await client.workflow_service.describe_namespace(request, retry=True)
-    except RPCError as error:
-        raise readable(error, "", client) from error
     name = re.sub(r"[^A-Za-z0-9_-]", "_", client.namespace)[:64]
     return f"{name}.{found.namespace_info.id}"
+
+
+@contextmanager
+def readable_errors(client: Client, run: str = "") -> Iterator[None]:
+    """Raise what a caller can read for RPCs that fail, on a run if one is named: see `readable`."""
+    try:
+        yield
+    except RPCError as error:
+        raise readable(error, run, client) from error
 
 
 def readable(error: RPCError, run: str, client: Client) -> Exception:

@@ -23,6 +23,7 @@ from pydantic_core import ErrorDetails
 from turnkeeper.entries import Entry, Position, check_json
 from turnkeeper.errors import AdmissionError
 from turnkeeper.notices import Notice
+from turnkeeper.prices import Allowance, LimitName
 from turnkeeper.spec import (
     MAX_RESULT_IMAGES,
     UNBUILT_LIMITS,
@@ -34,6 +35,7 @@ from turnkeeper.spec import (
 )
 from turnkeeper.switches import SwitchRequest
 from turnkeeper.text import one_line
+from turnkeeper.usage import Usage
 
 WORKFLOW = "AgentRun"
 TASK_QUEUE = "turnkeeper"
@@ -57,6 +59,8 @@ STORE_UNAVAILABLE = "store_unavailable"
 """What was said cannot be read or written, which may succeed later; in the end the run is lost."""
 NOT_VERIFIED = "not_verified"
 """Of a decision: whoever made it is not who they say, or may not make it."""
+PROVIDER_ERROR = "provider_error"
+"""Of a generation: the provider did not answer, and may later."""
 NOT_SEALED = "not_sealed"
 """The same of sealing: the loop goes on without."""
 
@@ -342,39 +346,6 @@ def _no_limit(name: str) -> str:
     return f"{name} is not a limit; known: {', '.join(Limits.model_fields)}"
 
 
-class Usage(_Inner):
-    """Tokens, as the provider counted them."""
-
-    input_tokens: int = 0
-    """Read by the model and not from its cache."""
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    output_tokens: int = 0
-    estimated_tokens: int = 0
-    """Output charged for generations that were cut off, whose count never came."""
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return (
-            self.input_tokens
-            + self.cache_read_tokens
-            + self.cache_write_tokens
-            + self.output_tokens
-            + self.estimated_tokens
-        )
-
-    @property
-    def cache_share(self) -> float:
-        """The part of all input tokens that was read from the cache, 0 to 1."""
-        read = self.cache_read_tokens + self.cache_write_tokens + self.input_tokens
-        return self.cache_read_tokens / read if read else 0.0
-
-    def plus(self, other: Usage) -> Usage:
-        """The sum of both."""
-        return Usage(**{f: getattr(self, f) + getattr(other, f) for f in Usage.model_fields})
-
-
 class UnknownCall(_Inner):
     """A tool call of which nobody could tell whether it took effect."""
 
@@ -590,6 +561,8 @@ class GenerateInput(_Inner):
     seconds_left: float
     """Until the run's deadline: a wait beyond it is not begun."""
     tenant: str | None = None
+    allowance: Allowance | None = None
+    """What limits on tokens and cost leave for it."""
 
 
 class Timing(_Inner):
@@ -635,6 +608,8 @@ class GenerateOutput(_Inner):
     mended: list[str] | None = None
     checked: Checked | None = None
     """If the reply ends the turn, and the agent has an output type or it is too long."""
+    cut_by: LimitName | None = None
+    """The limit that let the reply have fewer tokens than it was to have."""
     timing: Timing = Field(default_factory=Timing)
 
 

@@ -24,6 +24,7 @@ from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper import replies
+from turnkeeper.connection import readable_errors
 from turnkeeper.contract import (
     FORK,
     GENERATE,
@@ -50,7 +51,6 @@ from turnkeeper.contract import (
     ShortenOutput,
     SummariseOutput,
     UnknownCall,
-    Usage,
 )
 from turnkeeper.entries import Entry
 from turnkeeper.inbox import message_id
@@ -64,6 +64,7 @@ from turnkeeper.render import (
     usage_text,
 )
 from turnkeeper.text import arguments_line, one_line
+from turnkeeper.usage import Usage
 
 __all__ = ["Step", "events_of", "follow", "follow_events"]
 
@@ -125,12 +126,14 @@ async def follow(client: Client, workflow_id: str) -> AsyncIterator[Step]:
     Waits for what is still to come. A server that is away for up to a minute is waited for.
 
     Raises:
-        RPCError: there is no such run, or the server stays away.
+        LookupError: there is no such run.
+        ConnectionError: the server stays away.
     """
-    described = await client.get_workflow_handle(workflow_id).describe()
-    async for _, steps in follow_events(client, workflow_id, described.run_id, whole=True):
-        for step in steps:
-            yield step
+    with readable_errors(client, workflow_id):
+        described = await client.get_workflow_handle(workflow_id).describe()
+        async for _, steps in follow_events(client, workflow_id, described.run_id, whole=True):
+            for step in steps:
+                yield step
 
 
 async def follow_events(

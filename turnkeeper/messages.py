@@ -20,7 +20,7 @@ __all__ = ["ask", "ask_or_start", "leave", "leave_or_start"]
 
 async def ask(
     handle: WorkflowHandle[Any, Any], name: str, body: Mapping[str, Any], timeout: float
-) -> dict[str, str] | None:
+) -> dict[str, Any] | None:
     """Send an update; what the run answers, or None if no worker does within `timeout` seconds.
 
     A run may take an update all the same after that.
@@ -33,7 +33,7 @@ async def ask(
 
 async def ask_or_start(
     client: Client, run: Mapping[str, Any], name: str, body: Mapping[str, Any], timeout: float
-) -> dict[str, str] | None:
+) -> dict[str, Any] | None:
     """As `ask`, and the run is started if it is not there; `run` as for `start_workflow`.
 
     Raises:
@@ -66,11 +66,11 @@ async def leave_or_start(
     )
 
 
-async def _answered(update: Awaitable[Any], timeout: float) -> dict[str, str] | None:
+async def _answered(update: Awaitable[Any], timeout: float) -> dict[str, Any] | None:
     """Await an update; None if no worker answers within `timeout` seconds."""
     try:
         async with asyncio.timeout(timeout):
-            answer: dict[str, str] = await update
+            answer: dict[str, Any] = await update
     except (TimeoutError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
         # The SDK turns a cancellation of this task into that last error, too.
         if (task := asyncio.current_task()) is not None and task.cancelling():

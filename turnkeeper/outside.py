@@ -1,11 +1,9 @@
-"""A run as the server tells it, without a worker: ends, status, a line of a list."""
+"""A run as the server tells it, without a worker: what it published, and its pending work."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -17,15 +15,9 @@ from temporalio.client import (
     WorkflowExecutionStatus,
 )
 from temporalio.common import SearchAttributeKey
-from temporalio.exceptions import (
-    ApplicationError,
-    CancelledError,
-    FailureError,
-    TerminatedError,
-)
-from temporalio.exceptions import TimeoutError as TemporalTimeout
 from temporalio.service import RPCError, RPCStatusCode
 
+from turnkeeper.connection import readable_errors
 from turnkeeper.contract import (
     FORK,
     GENERATE,
@@ -35,26 +27,18 @@ from turnkeeper.contract import (
     SUMMARISE,
     SWITCHED_ON,
     VERIFY,
+    WORKFLOW,
     ApprovalAsked,
     Awaited,
-    CallStatus,
     Paused,
-    PauseRequest,
-    RunRequest,
-    RunResult,
-    RunStatus,
     UnknownCall,
 )
-from turnkeeper.history import ToolRun, Transcript
-from turnkeeper.outcomes import OUTCOMES
-from turnkeeper.spec import Limits
-from turnkeeper.state import Phase
+from turnkeeper.refusals import invalid
 from turnkeeper.text import one_line
 from turnkeeper.waiting import KINDS, awaited
 
 __all__ = [
     "PendingApproval",
-    "RunSummary",
     "UnknownOutcome",
     "activity_words",
     "agent_of",
@@ -62,42 +46,18 @@ __all__ = [
     "attempt_words",
     "attribute",
     "awaited_of",
-    "earlier_request",
+    "describe",
     "has_attribute",
     "outcomes_of",
     "paused_of",
     "pending_line",
-    "result_of_failure",
     "retried",
-    "status_by_history",
-    "status_of_ended",
-    "summary_of",
     "unknown_of",
     "waits_of",
 ]
 
 
 _M = TypeVar("_M", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """One line of a list of runs."""
-
-    id: str
-    run_id: str
-    agent: str
-    status: str
-    """`running`, `waiting` for a person, or how Temporal closed it: `completed`, `canceled`, ..."""
-    outcome: str | None
-    turns: int | None
-    tokens: int | None
-    started: datetime
-    closed: datetime | None
-    waiting_for: str = ""
-    """Of a run that waits for a person: what for, in words."""
-    waits: Sequence[str] = ()
-    """The same as names of `turnkeeper.waiting.KINDS`."""
 
 
 @dataclass(frozen=True)
@@ -122,116 +82,21 @@ class PendingApproval:
     asked: ApprovalAsked
 
 
-def result_of_failure(cause: BaseException) -> RunResult:
-    """The RunResult of a workflow that did not complete, whatever closed it."""
-    if isinstance(cause, CancelledError):
-        return _details(cause, "cancelled", None)
-    if isinstance(cause, TerminatedError):
-        return _details(cause, "terminated", cause.message)
-    if isinstance(cause, TemporalTimeout):
-        return _details(cause, "timed_out", cause.message)
-    if isinstance(cause, ApplicationError) and cause.type in OUTCOMES:
-        return _details(cause, cause.type, cause.message)
-    return RunResult(outcome="failed", reason=one_line(str(cause), 1_000))
+async def describe(
+    client: Client, run: str, run_id: str | None = None
+) -> WorkflowExecutionDescription:
+    """A run, open or closed; `run_id` names an execution that is not its last.
 
-
-def _details(cause: FailureError, outcome: str, reason: str | None) -> RunResult:
-    """The partial result in a failure's details, if there is one."""
-    details = getattr(cause, "details", None)
-    try:
-        result = RunResult.model_validate(details[0]) if details else RunResult(outcome=outcome)
-    except ValueError:
-        result = RunResult(outcome=outcome)
-    return result.model_copy(update={"outcome": outcome, "reason": result.reason or reason})
-
-
-def status_of_ended(
-    result: RunResult,
-    described: WorkflowExecutionDescription,
-    limits: Limits | None,
-    unknown: list[UnknownCall],
-) -> RunStatus:
-    """The status of a run that is over; `limits`, with which it began, is None for one that ended
-    before it had any.
-
-    `unknown` is what was published; a run that Temporal ended has no result to tell of it.
+    Raises:
+        LookupError: there is no such run.
+        InvalidRequest: that is another workflow's id.
+        ConnectionError: the server cannot be reached.
     """
-    limits = result.limits or limits
-    return RunStatus(
-        **({} if limits is None else {"limits": limits}),
-        agent=result.agent or attribute(described, "TurnkeeperAgent", str) or "",
-        model=result.model,
-        phase="ended",
-        turn=result.turns,
-        waiting_for="",
-        usage=result.usage,
-        outcome=result.outcome,
-        unknown=result.unknown or unknown,
-        approvals=result.approvals,
-        unread=result.unread,
-    )
-
-
-def status_by_history(
-    agent: str,
-    described: WorkflowExecutionDescription,
-    transcript: Transcript,
-    limits: Limits | None,
-    *,
-    unknown: list[UnknownCall],
-    asked: list[ApprovalAsked],
-    waits: Mapping[str, str],
-    paused: Paused | None,
-    awaited: list[Awaited],
-) -> RunStatus:
-    """The status of an open run whose worker does not answer; `waits` are those of `waits_of`."""
-    pending = described.raw_description.pending_activities
-    waiting = [c for c in unknown if c.status == "waiting"]
-    calls = [
-        CallStatus(
-            call_id=t.input.call_id,
-            tool=t.input.tool,
-            status=_progress(t, waiting),
-        )
-        for t in transcript.tail
-        # What only found out whether to ask is followed by the call itself.
-        if t.output is None or t.output.asks is None or _waits(t, asked)
-    ]
-    if any(p.activity_type.name == GENERATE for p in pending):
-        phase = Phase.GENERATE
-    elif calls:
-        finished = all(c.status == "done" for c in calls)
-        phase = Phase.RESUME if finished else Phase.EXECUTE
-    else:
-        replied = transcript.entries and transcript.entries[-1].kind == "reply"
-        phase = Phase.PARSE if replied else Phase.GENERATE
-    replies = sum(e.kind == "reply" for e in transcript.entries)
-    return RunStatus(
-        **({} if limits is None else {"limits": limits}),
-        agent=agent,
-        model=attribute(described, "TurnkeeperModel", str) or "",
-        phase=phase,
-        # The reply of the turn that generates is not in the transcript yet.
-        turn=replies + 1 if phase is Phase.GENERATE else replies,
-        waiting_for="; ".join([*waits.values(), "no worker answers"])
-        if waits
-        else "a worker: none answers",
-        calls=calls,
-        awaited=awaited,
-        unknown=unknown,
-        approvals=asked,
-        paused=PauseRequest(reason=paused.reason, actor=paused.actor) if paused else None,
-    )
-
-
-def _progress(call: ToolRun, waiting: Sequence[UnknownCall]) -> str:
-    if any(w.key == call.input.key for w in waiting) or (call.output and call.output.asks):
-        return "waiting"
-    return "done" if call.output or call.failure else "running"
-
-
-def _waits(call: ToolRun, asked: Sequence[ApprovalAsked]) -> bool:
-    return any(a.call_id == call.input.call_id for a in asked)
+    with readable_errors(client, run):
+        described = await client.get_workflow_handle(run, run_id=run_id).describe()
+    if described.workflow_type != WORKFLOW:
+        raise invalid(f"id: {run} is a workflow of type {described.workflow_type}")
+    return described
 
 
 _WHAT = {
@@ -278,43 +143,6 @@ def attempt_words(pending: PendingActivityInfo) -> str:
     return f"attempt {pending.attempt}; last: {why}"
 
 
-async def summary_of(
-    client: Client,
-    execution: WorkflowExecution,
-    result_of: Callable[[WorkflowExecution], Awaitable[RunResult | None]],
-) -> RunSummary:
-    """A line of a list; `result_of` is asked where the search attributes do not tell the end.
-
-    It answers None for a run whose end the server no longer keeps.
-    """
-    status = execution.status or WorkflowExecutionStatus.RUNNING
-    outcome = attribute(execution, "TurnkeeperOutcome", str)
-    turns = attribute(execution, "TurnkeeperTurns", int)
-    tokens = attribute(execution, "TurnkeeperTokens", int)
-    if status is not WorkflowExecutionStatus.RUNNING and (outcome is None or turns is None):
-        ended = await result_of(execution)
-        if ended is not None:
-            outcome, turns, tokens = ended.outcome, ended.turns, ended.usage.total
-    waiting = await waits_of(execution)
-    if waiting:
-        # Search attributes tell them at the end alone; they stand still while a run waits.
-        turns = await _published_count(execution, "turns") or turns
-        tokens = await _published_count(execution, "tokens") or tokens
-    return RunSummary(
-        id=execution.id,
-        run_id=execution.run_id,
-        agent=await agent_of(client, execution),
-        status="waiting" if waiting else status.name.lower(),
-        outcome=outcome or None,
-        turns=turns,
-        tokens=tokens,
-        started=execution.start_time,
-        closed=execution.close_time,
-        waiting_for="; ".join(waiting.values()),
-        waits=tuple(waiting),
-    )
-
-
 async def waits_of(execution: WorkflowExecution) -> dict[str, str]:
     """What a run waits for a person to do: in words, by the names of `turnkeeper.waiting.KINDS`.
 
@@ -324,12 +152,6 @@ async def waits_of(execution: WorkflowExecution) -> dict[str, str]:
         return {}
     fields = [kind.memo for kind in KINDS.values()]
     return awaited({name: await execution.memo_value(name, None) for name in fields})
-
-
-async def _published_count(execution: WorkflowExecution, name: str) -> int | None:
-    # Any program may have written the memo.
-    count = await execution.memo_value(name, None)
-    return count if type(count) is int else None
 
 
 async def outcomes_of(client: Client, execution: WorkflowExecution) -> list[UnknownOutcome]:
@@ -429,34 +251,6 @@ async def agent_of(client: Client, execution: WorkflowExecution) -> str:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
     return ""
-
-
-async def earlier_request(
-    client: Client, described: WorkflowExecutionDescription
-) -> RunRequest | None:
-    """What a run was started with.
-
-    None where it cannot be told: the server keeps the first part of a long run not for ever.
-
-    Raises:
-        ValueError: it was started with something else than a request.
-        RPCError: the server cannot be reached.
-    """
-    first = described.raw_info.first_run_id or described.run_id
-    handle = client.get_workflow_handle(described.id, run_id=first)
-    try:
-        async for event in handle.fetch_history_events(page_size=1):
-            payloads = event.workflow_execution_started_event_attributes.input.payloads
-            try:
-                (request,) = await client.data_converter.decode(payloads, [RunRequest])
-            except Exception as error:
-                # Anything may have been sent by a client of another language.
-                raise ValueError("no request") from error
-            return request if isinstance(request, RunRequest) else None
-    except RPCError as error:
-        if error.status is not RPCStatusCode.NOT_FOUND:
-            raise
-    return None
 
 
 def attribute(execution: WorkflowExecution, name: str, kind: type[Any]) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnkeeper import replies
+from turnkeeper.budget import dollars
 from turnkeeper.contract import (
     LOAD_AGENT,
     ApprovalAsked,
@@ -23,13 +24,13 @@ from turnkeeper.contract import (
     PauseRequest,
     RunResult,
     UnknownCall,
-    Usage,
 )
 from turnkeeper.control import Raised, paused_words
 from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
 from turnkeeper.state import Call, Phase, RunState
 from turnkeeper.text import arguments_line, clock, one_line, printable, utf8_size, well_formed
+from turnkeeper.usage import Usage
 from turnkeeper.waiting import in_words
 
 SUMMARY_BYTES = 200
@@ -109,6 +110,7 @@ def waiting_for(state: RunState) -> str:
     if state.phase is Phase.GENERATE:
         held = state.control.held if state.control.waits else None
         off = resume_awaited(held) if held else one_line(state.switched_off, 300)
+        off = off or state.outage.words
         return off or f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
     if state.phase is Phase.EXECUTE and open_calls:
@@ -279,12 +281,20 @@ def _limits_used(state: RunState) -> list[str]:
         "",
         f"- turns: {state.turn} of {limits.turns}",
         f"- tokens: {tokens}",
+        *_cost_used(state),
         f"- tool errors: {errors}, {row}",
     ]
     if state.spec is not None and state.shortens is not None:
         context = state.context
         used.append(f"- window: {window_text(context.tokens, state.window, context.number + 1)}")
     return used if state.outcome else [*used, f"- time: ends by {ends}"]
+
+
+def _cost_used(state: RunState) -> list[str]:
+    used, limit = state.usage.cost_usd, state.limits.cost_usd
+    if used is None and limit is None:
+        return []
+    return [f"- cost: {dollars(used or 0)}" + (f" of {dollars(limit)}" if limit else "")]
 
 
 def window_text(tokens: int, window: int, epoch: int) -> str:
@@ -453,10 +463,12 @@ def unknown_line(call: UnknownCall) -> str:
 
 
 def usage_text(usage: Usage) -> str:
-    """Token counts in a few words: `1,234 tokens (56 out, 20 estimated, 87% of input cached)`."""
+    """In a few words: `1,234 tokens (56 out, 20 estimated, 87% of input cached) · $0.0123`."""
     out = usage.output_tokens + usage.estimated_tokens
-    guess = f", {usage.estimated_tokens:,} estimated" if usage.estimated_tokens else ""
-    return f"{usage.total:,} tokens ({out:,} out{guess}{_cached(usage)})"
+    estimated = usage.estimated_tokens + usage.estimated_input_tokens
+    guess = f", {estimated:,} estimated" if estimated else ""
+    cost = "" if usage.cost_usd is None else f" · {dollars(usage.cost_usd)}"
+    return f"{usage.total:,} tokens ({out:,} out{guess}{_cached(usage)}){cost}"
 
 
 def _cached(usage: Usage) -> str:

@@ -35,14 +35,14 @@ async def forkable(client: Client, store: ArtifactStore, fork: ForkRequest) -> P
     )
 
 
-async def request_of(client: Client, fork: ForkRequest) -> RunRequest:
-    """What the other run was started with.
+async def request_of(client: Client, workflow_id: str, run_id: str | None) -> RunRequest:
+    """What a run was started with.
 
     Raises:
         ValueError: it was started with something else than a request.
         RPCError: Temporal cannot be reached, or has no such run.
     """
-    handle = client.get_workflow_handle(fork.workflow_id, run_id=fork.run_id)
+    handle = client.get_workflow_handle(workflow_id, run_id=run_id)
     decode = client.data_converter.decode
     async for event in handle.fetch_history_events(page_size=1):
         started = event.workflow_execution_started_event_attributes

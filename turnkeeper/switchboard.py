@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Literal
 
-from temporalio.client import (
-    Client,
-    WithStartWorkflowOperation,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
-)
-from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.contract import SWITCH, SWITCHES
+from turnkeeper.messages import ask_or_start, leave_or_start
 from turnkeeper.switches import SwitchList, SwitchRequest
 
 __all__ = ["MEMO", "PREFIX", "Switched", "change", "read", "workflow_id"]
@@ -64,29 +59,17 @@ async def change(client: Client, task_queue: str, asked: SwitchRequest, timeout:
     known = await read(client, task_queue)
     body = asked.model_dump(mode="json", exclude_none=True)
     start: dict[str, Any] = {
+        "workflow": SWITCHES,
+        "arg": known,
         "id": workflow_id(task_queue),
         "task_queue": task_queue,
-        "id_conflict_policy": WorkflowIDConflictPolicy.USE_EXISTING,
         # So that there is no moment without it until a worker has begun.
         "memo": {MEMO: known.published()},
         "static_summary": _SUMMARY,
     }
-    operation: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
-        SWITCHES, known, **start
-    )
-    try:
-        async with asyncio.timeout(timeout):
-            answer = await client.execute_update_with_start_workflow(
-                SWITCH, body, start_workflow_operation=operation
-            )
-    except (TimeoutError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
-        # The SDK turns a cancellation of this task into that last error, too.
-        if (task := asyncio.current_task()) is not None and task.cancelling():
-            raise asyncio.CancelledError from None
-    else:
+    answer = await ask_or_start(client, start, SWITCH, body, timeout)
+    if answer is not None:
         return "switched" if answer.get("changed", True) else "unchanged"
     # Kept by the server until a worker comes.
-    await client.start_workflow(
-        SWITCHES, known, start_signal=SWITCH, start_signal_args=[body], **start
-    )
+    await leave_or_start(client, start, SWITCH, body)
     return "queued"

@@ -27,21 +27,23 @@ from turnkeeper.contract import (
     RunResult,
     SealInput,
     SealOutput,
-    Usage,
 )
 from turnkeeper.entries import arguments_digest, message
 from turnkeeper.inbox import message_id
 from turnkeeper.outcomes import OUTCOMES
 from turnkeeper.parse import Decision, Parsed, parse
+from turnkeeper.prices import Allowance, priced
 from turnkeeper.spec import ToolSpec
 from turnkeeper.state import EMPTY_REPLY, MAX_CONTINUED, MAX_DISCARDED, Call, Phase, RunState
 from turnkeeper.text import clip, one_line
+from turnkeeper.usage import Usage
 from workflows import boundary, cockpit, failures, options
 from workflows.approving import AsksPeople
 from workflows.beginning import Forks
 from workflows.hold import Holds
 from workflows.messages import Messages
 from workflows.notices import Notices
+from workflows.outage import OutlastsOutages
 from workflows.pace import Pace
 from workflows.room import MakesRoom
 from workflows.talk import Talks
@@ -59,7 +61,9 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(Notices, Forks, Holds, Talks, ChecksAnswers, MakesRoom, AsksPeople, Messages):
+class AgentRun(
+    Notices, Forks, Holds, OutlastsOutages, Talks, ChecksAnswers, MakesRoom, AsksPeople, Messages
+):
     """The workflow `AgentRun`."""
 
     @workflow.init
@@ -119,6 +123,8 @@ class AgentRun(Notices, Forks, Holds, Talks, ChecksAnswers, MakesRoom, AsksPeopl
             self._end_interrupted()
         elif state.phase == Phase.GENERATE and (state.control.pause or state.control.held):
             await self._hold()
+        elif state.phase == Phase.GENERATE and state.outage.until:
+            await self._await_provider()
         elif state.phase == Phase.GENERATE:
             await self._generate()
         elif state.phase == Phase.PARSE:
@@ -145,6 +151,9 @@ class AgentRun(Notices, Forks, Holds, Talks, ChecksAnswers, MakesRoom, AsksPeopl
         if state.hears and state.inbox.interrupts:
             # It came meanwhile: it is taken, too, before anything is asked.
             return
+        allowance = state.allowance()
+        if self._is_spent(allowance):
+            return
         self.turns_here += 1
         asked = GenerateInput(
             turn=state.turn,
@@ -156,10 +165,26 @@ class AgentRun(Notices, Forks, Holds, Talks, ChecksAnswers, MakesRoom, AsksPeopl
             drop_thinking=True if state.drop_thinking else None,
             seconds_left=max(0.0, state.deadline - workflow.time()),
             tenant=state.tenant,
+            allowance=allowance,
         )
         cockpit.show(state)
         with self._turn_group():
             await self._alone(self._ask(asked), hears=state.hears)
+
+    def _is_spent(self, allowance: Allowance | None) -> bool:
+        """Whether limits on tokens or cost leave too little for another reply."""
+        state = self.state
+        reached = state.spent(allowance)
+        if reached is None:
+            return False
+        # Runs of before were told by what they had used alone. Asked for last: it leaves an event.
+        if reached[0] == "token_limit" and not workflow.patched("admission"):
+            return False
+        if state.limits.on_limit == "answer":
+            state.ask_last_answer(*reached)
+        else:
+            state.end(*reached)
+        return True
 
     def _take_messages(self) -> None:
         for entry in self.state.take_messages():
@@ -178,7 +203,8 @@ class AgentRun(Notices, Forks, Holds, Talks, ChecksAnswers, MakesRoom, AsksPeopl
         except ActivityError as error:
             if failures.is_cancelled(error):
                 # Its count never comes: charge what it may have cost.
-                state.usage = state.usage.plus(Usage(estimated_tokens=asked.max_tokens))
+                lost = Usage(estimated_tokens=asked.max_tokens)
+                state.usage = state.usage.plus(priced(lost, state.pinned.model.prices))
                 return
             if failures.is_switched_off(error):
                 await self._until_switched_on(error)
@@ -189,6 +215,8 @@ class AgentRun(Notices, Forks, Holds, Talks, ChecksAnswers, MakesRoom, AsksPeopl
             state.usage = state.usage.plus(failures.lost_usage(error))
             if failures.is_overflow(error) and state.shortens is not None:
                 state.context.overflow = failures.end_of(error, "").reason
+                return
+            if self._parks(error):
                 return
             if state.closing:
                 # The limit was reached all the same.
@@ -204,7 +232,8 @@ class AgentRun(Notices, Forks, Holds, Talks, ChecksAnswers, MakesRoom, AsksPeopl
         state = self.state
         assert state.reply is not None
         limit, ceiling = state.output_limit, state.pinned.model.ceiling
-        can_grow = limit < ceiling and state.discarded < MAX_DISCARDED
+        cut_by = state.reply.cut_by
+        can_grow = limit < ceiling and state.discarded < MAX_DISCARDED and cut_by is None
         parsed = parse(state.reply, can_grow=can_grow and not state.closing)
         state.text = clip(parsed.text, boundary.ANSWER_BYTES) if parsed.text else state.text
         state.note(parsed)
@@ -224,6 +253,8 @@ class AgentRun(Notices, Forks, Holds, Talks, ChecksAnswers, MakesRoom, AsksPeopl
         elif parsed.decision == Decision.GROW:
             state.discard_reply()
             state.max_tokens = min(limit * 4, ceiling)
+        elif parsed.decision == Decision.TRUNCATED and cut_by is not None:
+            state.end(cut_by, "the last reply was cut off where the limit allowed no more")
         else:
             self._without_a_reply(parsed)
 
@@ -386,6 +417,7 @@ class AgentRun(Notices, Forks, Holds, Talks, ChecksAnswers, MakesRoom, AsksPeopl
             state.next_turn()
         elif state.limits.on_limit == "answer":
             state.ask_last_answer(*reached)
+            state.next_turn()
         else:
             state.end(*reached)
 

@@ -19,6 +19,8 @@ NOT_HERE_ATTEMPTS = 20
 PROBE_ATTEMPTS = 4
 """Attempts that only probe: three in vain, and the one after the last failure."""
 
+_GENERATE_ATTEMPTS = 8
+
 # A result over the server's limit is a *retryable* failure by default: the effect would be
 # repeated with every attempt.
 _TOO_LARGE = "PayloadsTooLarge"
@@ -109,7 +111,7 @@ def generate(state: RunState, max_tokens: int) -> dict[str, Any]:
         "heartbeat_timeout": timedelta(seconds=state.heartbeat_seconds),
         "retry_policy": RetryPolicy(
             maximum_interval=timedelta(seconds=60),
-            maximum_attempts=8,
+            maximum_attempts=_GENERATE_ATTEMPTS,
             non_retryable_error_types=[_TOO_LARGE],
         ),
         # The reply of a cancelled generation is not waited for.

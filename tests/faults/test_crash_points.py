@@ -77,6 +77,7 @@ async def test_workers_killed_at_some_points(reports: Reports) -> None:
     assert report.in_flight == 4
 
 
+@pytest.mark.long
 @pytest.mark.crash
 @pytest.mark.timeout(300)
 async def test_without_its_probe_a_call_is_applied_twice(reports: Reports) -> None:

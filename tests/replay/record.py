@@ -301,7 +301,9 @@ async def _switches(r: Rig) -> Any:
 
 
 async def _invalid(r: Rig) -> Any:
-    handle = await r.start_raw({"agent": "tester", "prompt": "q", "limits": {"cost_usd": 1}})
+    handle = await r.start_raw(
+        {"agent": "tester", "prompt": "q", "limits": {"cost_usd_per_day": 1}}
+    )
     return await r.agents.result(handle.id, check=False)
 
 

@@ -164,6 +164,7 @@ def ran(author: Author, request: pytest.FixtureRequest) -> Ran:
     return stash[SESSION]
 
 
+@pytest.mark.long
 def test_the_tool_of_the_page_keeps_its_promise(ran: Ran) -> None:
     """The code of the page passes, each crash point under a name of its own."""
     ends = {test: end for test, end in ran.ends.items() if test.startswith("test_refund[")}

@@ -26,7 +26,7 @@ async def approvals(place: Place, options: argparse.Namespace) -> int:
             found = [a async for a in client.approvals(query_of(options), limit=options.count)]
         except ValueError as error:
             raise Complaint(str(error), USAGE) from error
-    found.sort(key=lambda a: a.asked.expires)
+    found.sort(key=lambda a: (a.asked.expires, a.asked.turn, a.asked.call_id))
     if options.json:
         say_json({"approvals": [_as_json(a) for a in found]})
     elif not found:

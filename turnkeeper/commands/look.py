@@ -21,7 +21,7 @@ from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.client import AgentClient
-from turnkeeper.connection import readable
+from turnkeeper.connection import readable, readable_errors
 from turnkeeper.contract import CallStatus, ExecuteInput, RunResult, RunStatus
 from turnkeeper.diagnosis import Diagnosis, Finding, diagnose
 from turnkeeper.follow import Step, follow_events
@@ -287,10 +287,8 @@ class _Watcher:
                 asked.result()
 
     async def _ask(self, described: WorkflowExecutionDescription) -> None:
-        try:
+        with readable_errors(self._client.client, self._id):
             self._diagnosis = await diagnose(self._client.client, described)
-        except RPCError as error:
-            raise readable(error, self._id, self._client.client) from error
         self._status = await self._client.status(self._id, timeout=_PATIENCE_SECONDS)
 
     def _work(self, pending: Sequence[PendingActivityInfo]) -> list[Work]:

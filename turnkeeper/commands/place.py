@@ -54,7 +54,8 @@ class Place:
         """A command for people to type here, as `starter.py` was called."""
         own = self.state == self.root / ".turnkeeper"
         state = [] if own else ["--state", shlex.quote(_short(self.state))]
-        return " ".join([self._python(), _short(self.root / program), *state, rest])
+        typed = [_short(Path(sys.executable)), _short(self.root / program)]
+        return " ".join([*map(shlex.quote, typed), *state, rest])
 
     def again(self, rest: str) -> str:
         """As `command`, for one that goes to the server that was named in this one."""
@@ -92,10 +93,6 @@ class Place:
 
     def _store_url(self, url: str | None) -> str:
         return url or os.environ.get("TURNKEEPER_ARTIFACTS") or str(self.state / "artifacts")
-
-    def _python(self) -> str:
-        own = Path(sys.executable).is_relative_to(self.root)
-        return _short(Path(sys.executable)) if own else "python"
 
     @contextlib.asynccontextmanager
     async def client(self, *, to_read: bool = False) -> AsyncIterator[AgentClient]:
