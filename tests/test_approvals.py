@@ -656,6 +656,27 @@ async def test_each_has_its_own_time(rig: RigFactory) -> None:
         assert [o for o, _ in shop.done] == ["o-1"]
 
 
+async def test_nothing_begins_once_the_time_to_decide_has_ended_the_run(rig: RigFactory) -> None:
+    """Neither the call that was allowed meanwhile nor a read that stood behind it."""
+    shop, seen = Shop(), []
+
+    @tool(effect="read")
+    async def look() -> str:
+        """Look."""
+        seen.append("begun")
+        return "seen"
+
+    script = [calls([("refund", {"order": "o-1"}), ("refund", {"order": "o-2"}), ("look", {})])]
+    policy = ApprovalPolicy(expires=4, on_expiry="stop")
+    async with rig(script, tools=[shop.refund(), look], approvals=policy) as r:
+        run = await r.start()
+        _, second = await asked(run, 2)
+        await run.approve(second.id)
+        result = await run.result(check=False)
+        assert (result.outcome, shop.done, seen) == ("stopped", [], [])
+        assert await r.task_failures() == 0
+
+
 async def test_a_retry_does_not_ask_for_what_was_done(rig: RigFactory) -> None:
     """What was begun `once` before the reset is not begun again, so nobody has to allow it."""
     shop = Shop()

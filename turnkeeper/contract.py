@@ -121,6 +121,9 @@ ATTRIBUTE_TYPES = {
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
+MAX_LIMIT = 10**15
+"""Of any limit that a caller sets: more is a mistake, and no number that all languages read."""
+
 
 class _Inner(BaseModel):
     """What crosses an inner boundary: fields of a later release are ignored."""
@@ -188,11 +191,15 @@ class RunRequest(Strict):
 def _known_limits(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
     if info.mode == "json":
         return value  # out of a history: another release has judged them
-    for name in value:
+    for name, limit in value.items():
         if name in UNBUILT_LIMITS:
             raise ValueError(f"{name} is not supported yet; remove it")
         if name not in Limits.model_fields:
             raise ValueError(_no_limit(name))
+        if isinstance(limit, int) and limit > MAX_LIMIT:
+            raise ValueError(
+                f"{name} is at most {MAX_LIMIT:,}; leave it out, or say null, for none"
+            )
     Limits.model_validate(value)
     return value
 

@@ -126,7 +126,9 @@ def changes(before: Limits, after: Limits) -> str:
 def _said(value: float | None) -> str:
     if value is None:
         return "no limit"
-    return f"{int(value) if float(value).is_integer() else value:,}"
+    # Not by way of a float: a number of tokens may have more digits than one holds.
+    whole = int(value)
+    return f"{whole if whole == value else value:,}"
 
 
 def paused_words(said: PauseRequest | Paused) -> str:

@@ -138,7 +138,7 @@ class Limits(Strict):
     """Turns in a row with the same calls and the same results that end it with `repetition`."""
     tokens: Annotated[int, Field(ge=1)] | None = None
     """Tokens in and out over the whole run (cached ones count)."""
-    cost_usd: Annotated[float, Field(gt=0)] | None = None
+    cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """US dollars over the whole run; refused for a model of which no price is known."""
     pause_at: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Share of `tokens` or `cost_usd` at which the run pauses, once, until a person resumes it."""

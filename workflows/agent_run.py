@@ -291,6 +291,8 @@ class AgentRun(
                 await self._end_calls()
                 if state.outcome is not None:
                     await self._drain()
+            if self._ends_with_calls_open():
+                await self._drain()
             for call in state.startable():
                 self._start(call)
             self._set_alarm()
@@ -307,6 +309,13 @@ class AgentRun(
             if self._interrupted() or state.outcome is not None:
                 await self._drain()
         state.phase = Phase.RESUME
+
+    def _ends_with_calls_open(self) -> bool:
+        """Whether what was just heard ends the run: then nothing more begins."""
+        state = self.state
+        ends = state.outcome is not None and any(c.status != "done" for c in state.calls)
+        # Asked for last: it leaves an event in the history.
+        return ends and workflow.patched("ends-before-calls-begin")
 
     def _start(self, call: Call) -> None:
         tool = self.state.tool(call)
