@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -15,11 +16,11 @@ from turnkeeper import Agent, Limits, ModelSpec, tool
 from turnkeeper.contract import Checked, SendRequest
 from turnkeeper.errors import AnswerInvalid, LimitReached, OutputMismatch
 from turnkeeper.render import result_lines
-from turnkeeper.state import Line, Phase
+from turnkeeper.state import Line, Phase, RunState
 from turnkeeper.testing import Exchange, call, summary, text
 from turnkeeper.testing.provider import Reply
-from turnkeeper.typed import Typed
-from workflows.typed import NOT_CHECKED, ChecksAnswers
+from turnkeeper.testing.rehearsal import rehearse
+from turnkeeper.typed import NOT_CHECKED, Typed
 
 
 class Total(BaseModel):
@@ -169,39 +170,45 @@ async def test_a_long_output_is_an_artifact(rig: RigFactory) -> None:
             await run.result(output=list[str])
 
 
-def loop(checked: Checked | None, **fields: Any) -> ChecksAnswers:
-    """The loop where the model has ended its turn with an answer."""
-    run = ChecksAnswers()
+def ended_turn(checked: Checked | None, corrections: int = 1) -> RunState:
+    """A run whose model has ended its turn with an answer."""
     spec = Agent(name="a", model="m", instructions="i", output=Total, output_retries=1).spec()
     made = {"spec": spec, "lines": [Line(turn=1, text="answer")], "phase": Phase.PARSE}
-    run.state = state_of(**made, typed=Typed(checked=checked, corrections=1), **fields)
-    return run
+    return state_of(**made, typed=Typed(checked=checked, corrections=corrections))
 
 
 def test_an_answer_that_nobody_has_checked_is_none() -> None:
     """A worker of before there were output types does not know that it has to."""
-    run = loop(None)
-    run.state.typed.corrections = 0
-    run._answered()
-    assert (run.state.outcome, run.state.phase) == (None, Phase.RESUME)
-    assert NOT_CHECKED in run.state.pending[-1].value["text"]
-    assert run.state.lines[-1].text == "answer → does not fit"
+    state = ended_turn(None, corrections=0)
+    assert state.correct()
+    assert (state.outcome, state.phase) == (None, Phase.RESUME)
+    assert NOT_CHECKED in state.pending[-1].value["text"]
+    assert state.lines[-1].text == "answer → does not fit"
 
 
 def test_who_says_more_is_heard_before_the_run_ends() -> None:
     """The last correction was in vain, but a message has come meanwhile: it is read with what was
     wrong, and the count begins anew."""
     wrong = Checked(problems=["$.cents: wrong"])
-    run = loop(wrong)
-    run._answered()
-    assert run.state.outcome == "invalid_output"
-    run = loop(wrong)
-    run.state.inbox.accept(SendRequest(message_id="m", text="Of A-2, please."))
-    run._answered()
-    run.state.take_messages()
-    assert (run.state.outcome, run.state.phase) == (None, Phase.RESUME)
-    assert ["$.cents: wrong" in e.value["text"] for e in run.state.pending] == [True, False]
-    assert run.state.typed.corrections == 0
+    state = ended_turn(wrong)
+    assert state.correct()
+    assert state.outcome == "invalid_output"
+    state = ended_turn(wrong)
+    state.inbox.accept(SendRequest(message_id="m", text="Of A-2, please."))
+    assert state.correct()
+    state.take_messages()
+    assert (state.outcome, state.phase) == (None, Phase.RESUME)
+    assert ["$.cents: wrong" in e.value["text"] for e in state.pending] == [True, False]
+    assert state.typed.corrections == 0
+
+
+async def test_a_rehearsal_checks_answers_too() -> None:
+    """With the same corrections, and the same end."""
+    agent = Agent(name="a", model="m", instructions="i", output=Total, output_retries=1)
+    played = await asyncio.to_thread(rehearse, agent, [text("12.50"), text(GOOD)])
+    assert (played.outcome, played.output, len(played.requests)) == ("completed", READ, 2)
+    played = await asyncio.to_thread(rehearse, agent, [text("12.50"), text("12.50")])
+    assert (played.outcome, played.output, len(played.requests)) == ("invalid_output", None, 2)
 
 
 async def test_a_summary_need_not_be_an_answer(rig: RigFactory) -> None:

@@ -28,6 +28,7 @@ _CORRECTION = (
     "Your last answer could not be used:\n{problems}\n"
     "Answer again with one JSON value that fits {schema}, and with nothing else."
 )
+NOT_CHECKED = "It was not checked. Give it once more."
 _REASON_CHARACTERS = 600
 
 
@@ -43,6 +44,13 @@ class Typed(BaseModel):
     def problems(self) -> Sequence[str]:
         """Why the last reply is no answer; none if it is one."""
         return self.checked.problems if self.checked else ()
+
+    def unfit(self) -> bool:
+        """Whether the answer that the last reply is does not fit, or was not checked."""
+        if self.checked is None:
+            # By a worker of before there were output types.
+            self.checked = Checked(problems=[NOT_CHECKED])
+        return bool(self.checked.problems)
 
     @property
     def value(self) -> str | None:

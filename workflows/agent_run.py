@@ -47,7 +47,6 @@ from workflows.outage import OutlastsOutages
 from workflows.pace import Pace
 from workflows.room import MakesRoom
 from workflows.talk import Talks
-from workflows.typed import ChecksAnswers
 
 DRAIN_SECONDS = 10.0
 """Beside the heartbeat timeout: how long calls that were cancelled are waited for."""
@@ -61,9 +60,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(
-    Notices, Forks, Holds, OutlastsOutages, Talks, ChecksAnswers, MakesRoom, AsksPeople, Messages
-):
+class AgentRun(Notices, Forks, Holds, OutlastsOutages, Talks, MakesRoom, AsksPeople, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init
@@ -245,7 +242,8 @@ class AgentRun(
             state.propose(parsed.calls)
         elif parsed.decision == Decision.ANSWER:
             state.keep_reply()
-            self._answered()
+            if not state.correct():
+                state.answered(workflow.time)
         elif parsed.decision == Decision.CONTINUE and state.continued < MAX_CONTINUED:
             state.keep_reply()
             state.continued += 1
