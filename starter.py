@@ -1,7 +1,7 @@
 """The command line: start agent runs, look at them, settle them, stop them; a demo, a server.
 
 Exit codes: 0 completed; 1 failed, or no server; 2 a wrong request, an unknown agent, wrong usage;
-3 ended at a limit, refused, truncated or stopped; 4 cancelled; 130 interrupted by Ctrl-C.
+3 ended at a limit, refused, truncated, invalid or stopped; 4 cancelled; 130 interrupted by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="starter.py",
         description="Start agent runs, look at them, stop them.",
         epilog="Exit codes: 0 completed, 1 failed or no server, 2 wrong request or usage, 3 ended "
-        "at a limit, refused, truncated or stopped, 4 cancelled.",
+        "at a limit, refused, truncated, invalid or stopped, 4 cancelled.",
     )
     parser.add_argument(
         "--address", metavar="HOST:PORT", help="of the Temporal server (also TEMPORAL_ADDRESS)"

@@ -352,6 +352,7 @@ def build_worker(
     from activities.load_agent import LoadAgent
     from activities.memory import Memories
     from activities.notify import Notify
+    from activities.outputs import Outputs
     from activities.pictures import Pictures
     from activities.redact import Redactor
     from activities.resets import Resets
@@ -417,7 +418,7 @@ def build_worker(
         workflows=[workflow or AgentRun, Switches, Delivery],
         activities=[
             load_agent.run,
-            Generate(views, asking, redactor, switched).run,
+            Generate(views, asking, redactor, switched, Outputs(registry, store, redactor)).run,
             execute.run,
             Verifying(registry, threads, redactor).run,
             Fork(client, views, store, redactor).run,

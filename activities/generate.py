@@ -7,6 +7,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.asking import Asking, Attempt
+from activities.outputs import Outputs
 from activities.providers import ModelRequest
 from activities.providers.admission import UNDIAGNOSED, Admitted
 from activities.pulse import pulse
@@ -26,8 +27,14 @@ class Generate:
     """The activity `run.generate`."""
 
     def __init__(
-        self, views: Views, asking: Asking, redactor: Redactor, switched: Switched
+        self,
+        views: Views,
+        asking: Asking,
+        redactor: Redactor,
+        switched: Switched,
+        outputs: Outputs,
     ) -> None:
+        self._outputs = outputs
         self._switched = switched
         self._views = views
         self._asking = asking
@@ -38,7 +45,8 @@ class Generate:
         """Ask the model once.
 
         Raises:
-            ApplicationError: as `Asking.ask` has it, or of type `state_lost` or `SwitchedOff`.
+            ApplicationError: as `Asking.ask` and `Outputs.of` have it, or of type `state_lost` or
+                `SwitchedOff`.
         """
         attempt = Attempt("generation failed", asked.turn, asked.seconds_left)
         async with pulse(attempt.told):
@@ -46,11 +54,13 @@ class Generate:
                 self._views, self._redactor, asked.spec_digest, asked.base
             )
             view.extend(asked.new)
+            output = self._outputs.of(spec)
             attempt.prices = spec.model.prices
             await self._switched.check_agent(spec.name, asked.tenant, attempt.lost())
             max_tokens, cut_by = _allowed(asked, attempt)
             request = self._request(spec, view, asked, max_tokens)
             admitted = await self._asking.ask(request, attempt, known_ids=view.call_ids)
+            checked = await self._outputs.check(output, admitted, asked.turn)
         workflow_id, position = str(activity.info().workflow_id), view.position
         view.extend([admitted.entry])
         self._views.keep(workflow_id, view)
@@ -67,6 +77,7 @@ class Generate:
             usage=attempt.cost(admitted.usage),
             refused_calls=admitted.refused_calls,
             mended=admitted.mended or None,
+            checked=checked,
             cut_by=cut_by,
             timing=timing,
         )

@@ -96,6 +96,8 @@ def _request(
 ) -> ModelRequest:
     words = max(50, policy.checkpoint_tokens // 2)
     instruction = message(INSTRUCTION.format(words=words))
+    # A summary is plain text.
+    spec = spec.model_copy(update={"output": None})
     model = policy.summariser
     if model is not None:
         # Thinking is bound to the model that thought it.

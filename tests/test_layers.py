@@ -31,6 +31,7 @@ DOES_IO = {
     "history",
     "ledger",
     "messages",
+    "outputs",
     "outside",
     "retry",
     "source",

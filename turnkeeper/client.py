@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar, overload
 
 from temporalio import workflow
 from temporalio.client import Client, WorkflowUpdateFailedError
@@ -27,15 +27,24 @@ from turnkeeper import asking, finding, switchboard
 from turnkeeper.answers import answer_to
 from turnkeeper.artifacts import ArtifactStore, open_store
 from turnkeeper.connection import DEFAULT_ADDRESS, connect, own_settings, readable_errors
-from turnkeeper.contract import TASK_QUEUE, WORKFLOW, RunRequest, RunResult, RunStatus
+from turnkeeper.contract import (
+    TASK_QUEUE,
+    WORKFLOW,
+    Checked,
+    RunRequest,
+    RunResult,
+    RunStatus,
+)
 from turnkeeper.diagnosis import Diagnosis, diagnose
 from turnkeeper.ends import as_it_ended, completed, end_of
+from turnkeeper.entries import strict_json
 from turnkeeper.errors import EffectsRepeated
 from turnkeeper.export import RunExport, export_run, write_export
 from turnkeeper.finding import RunSummary
 from turnkeeper.follow import Step, follow
 from turnkeeper.handle import AgentRunHandle
 from turnkeeper.history import Transcript, read_transcript
+from turnkeeper.outputs import output_of
 from turnkeeper.outside import PendingApproval, UnknownOutcome, describe, outcomes_of
 from turnkeeper.page.document import page
 from turnkeeper.page.pictures import pictures
@@ -57,6 +66,7 @@ __all__ = [
 
 # What a query or update may wait for a worker before we answer without one.
 _PATIENCE = 5.0
+_T = TypeVar("_T")
 
 
 class AgentClient:
@@ -226,23 +236,38 @@ class AgentClient:
             raise invalid(str(error)) from None
         return AgentRunHandle(self, id, run_id=run_id, existed=True)
 
+    @overload
     async def result(
         self, id: str, *, check: bool = True, timeout: float | None = None
-    ) -> RunResult:
+    ) -> RunResult: ...
+    @overload
+    async def result(self, id: str, *, output: type[_T], timeout: float | None = None) -> _T: ...
+
+    async def result(
+        self, id: str, *, check: bool = True, output: Any = None, timeout: float | None = None
+    ) -> Any:
         """Wait for the end of a run.
 
         With `check=False` every outcome is returned as a RunResult; those that Temporal made are
         `cancelled`, `terminated`, `timed_out` and, for a bug of a workflow, `failed`.
 
+        With `output`, a type that pydantic knows, the run's output is returned, as a value of that
+        type; one of over 64 kB is read from the artifact store.
+
         Raises:
             RunError: the subclass for the outcome, for all but `completed`.
+            OutputMismatch: the output is not of that type, or there is none.
             LookupError: there is no such run.
             TimeoutError: the run goes on after `timeout` seconds.
         """
         with readable_errors(self.client, id):
             async with asyncio.timeout(timeout):
                 result = await end_of(self.client, id)
-        return completed(id, result) if check else result
+        if check:
+            completed(id, result)
+        if output is None:
+            return result
+        return await output_of(self._artifacts, id, result.output, result.output_artifact, output)
 
     async def status(self, id: str, *, timeout: float = _PATIENCE) -> RunStatus:
         """Where a run stands.
@@ -534,12 +559,24 @@ class AgentClient:
         sent = await asking.send_or_start(self.client, start, said, timeout)
         return AgentRunHandle(self, id), sent
 
-    async def reply(self, id: str, message_id: str, *, timeout: float | None = None) -> str:
+    @overload
+    async def reply(self, id: str, message_id: str, *, timeout: float | None = None) -> str: ...
+    @overload
+    async def reply(
+        self, id: str, message_id: str, *, output: type[_T], timeout: float | None = None
+    ) -> _T: ...
+
+    async def reply(
+        self, id: str, message_id: str, *, output: Any = None, timeout: float | None = None
+    ) -> Any:
         """Await the model's answer to a message: the text with which it ended the turn in which it
-        read it. Messages that it read together have the same one. Needs no worker of its own.
+        read it; of an agent with an output type, the first that is of that type, and with `output`
+        as a value of such a type. Messages that it read together have the same one. Needs no worker
+        of its own.
 
         Raises:
             RunError: the run ended before; the subclass for its outcome.
+            OutputMismatch: as `result` has it.
             LookupError: there is no such run, or it completed and has read no such message.
             TimeoutError: there is no answer after `timeout` seconds.
         """
@@ -549,7 +586,11 @@ class AgentClient:
         if answer is None:
             await self.result(id)
             raise LookupError(f"run {id} has ended, and has read no message {message_id!r}")
-        return answer
+        if output is None:
+            return answer.text
+        found = answer.checked or Checked()
+        value = None if found.value is None else strict_json(found.value)
+        return await output_of(self._artifacts, id, value, found.artifact, output)
 
     async def chat(
         self,

@@ -446,6 +446,8 @@ class RunResult(_Inner):
     outcome: str
     answer: str | None = None
     """The final text; cut to 64 kB, the transcript has all of it."""
+    answer_artifact: str | None = None
+    """Of a longer one, without an output type: the artifact that holds all of it."""
     reason: str | None = None
     """Why, for every outcome but `completed`."""
     agent: str = ""
@@ -468,6 +470,10 @@ class RunResult(_Inner):
     """The last calls that a person had to allow."""
     limits: Limits | None = None
     """Of a run whose limits were raised: the last ones."""
+    output: Any = None
+    """The answer as the agent's `output` reads it; null without one, or if it is too long."""
+    output_artifact: str | None = None
+    """Of an output of over 64 kB as JSON: the artifact that holds it."""
 
 
 class CallStatus(_Inner):
@@ -578,6 +584,22 @@ class Timing(_Inner):
     """Where the view came from: `new`, `cache` or `history`."""
 
 
+class Checked(_Inner):
+    """What was found out of a reply that ends its turn: whether it is of the agent's output type,
+    and where it lies if it is too long for a result."""
+
+    problems: list[str] = Field(default_factory=list)
+    """Why it is not, in words for the model; none if it is."""
+    value: str | None = None
+    """As JSON text, as the type writes it; None if it is too long for a result."""
+    artifact: str | None = None
+    """That holds it then."""
+    answer_artifact: str | None = None
+    """Without an output type: that holds the text if it is too long."""
+    not_stored: str | None = None
+    """Why there is none."""
+
+
 class GenerateOutput(_Inner):
     """A complete reply of the model."""
 
@@ -591,6 +613,8 @@ class GenerateOutput(_Inner):
     refused_calls: dict[str, str] = Field(default_factory=dict)
     """By call id: why its arguments cannot be used."""
     mended: list[str] | None = None
+    checked: Checked | None = None
+    """If the reply ends the turn, and the agent has an output type or it is too long."""
     cut_by: LimitName | None = None
     """The limit that let the reply have fewer tokens than it was to have."""
     timing: Timing = Field(default_factory=Timing)

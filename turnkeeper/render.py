@@ -422,6 +422,9 @@ def result_lines(result: RunResult) -> list[str]:
     lines = [f"{one_line(result.outcome, 64)} · {counts} · {sums}{epochs}"]
     if result.reason:
         lines.append(f"reason: {one_line(result.reason, 1_000)}")
+    for what, artifact in (("answer", result.answer_artifact), ("output", result.output_artifact)):
+        if artifact:
+            lines.append(f"{what}: artifact {one_line(artifact, 100)}")
     return lines
 
 

@@ -288,6 +288,17 @@ class ApprovalPolicy(Strict):
     """`deny` the call; `stop` the run; or `escalate`: say so, wait as long again, then deny."""
 
 
+class OutputSpec(Strict):
+    """What the answers of an agent have to be."""
+
+    json_schema: dict[str, Any]
+    """The model is told of it in the instructions, too."""
+    typed: bool = False
+    """Whether a type of the agent's own code checks answers, or the schema alone."""
+    retries: Annotated[int, Field(ge=0, le=10)] = 2
+    """Times in a row that the model is asked to correct an answer."""
+
+
 class AgentSpec(Strict):
     """An agent, pinned."""
 
@@ -309,6 +320,8 @@ class AgentSpec(Strict):
     """None is a spec of before views could be shortened: every entry is sent."""
     notes: bool = False
     """Whether the agent has the built-in tools `note` and `read_notes`."""
+    output: OutputSpec | None = None
+    """What answers have to be; None: any text."""
     outage_seconds: Annotated[float, Field(ge=0, le=366 * 86_400)] = 0
     """How long a run waits for a provider that does not answer, beyond the attempts of a
     generation. 0 is also a spec of before runs waited: then it ends with `model_unavailable`."""

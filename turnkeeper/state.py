@@ -60,6 +60,7 @@ from turnkeeper.spec import (
     ToolSpec,
 )
 from turnkeeper.text import arguments_line, clip, clip_json, clock, one_line
+from turnkeeper.typed import Typed, correction
 from turnkeeper.usage import Usage
 from turnkeeper.waits import Held, answer_awaited, next_message, time_awaited
 
@@ -220,6 +221,7 @@ class RunState(BaseModel):
     """Accepted, and not applied yet."""
     approvals: Approvals = Field(default_factory=Approvals)
     inbox: Inbox = Field(default_factory=Inbox)
+    typed: Typed = Field(default_factory=Typed)
 
     control: Control = Field(default_factory=Control)
     was_reset: bool = False
@@ -248,7 +250,7 @@ class RunState(BaseModel):
         policy = self.shortens or ContextPolicy()
         self.context.heard(self.pending, reply.usage, policy.bulky_bytes)
         self.pending = []
-        self.reply = reply
+        self.reply, self.typed.checked = reply, reply.checked
         self.outage.over()
         self.usage = self.usage.plus(reply.usage)
         self.budget.heard(reply.usage, self.pinned.model.prices)
@@ -649,6 +651,7 @@ class RunState(BaseModel):
             self.pending.extend(taken)
             # With something new to go by, the same calls are no repetition.
             self.signature, self.repeats, self.recent = "", 0, []
+            self.typed.corrections = 0
         return taken
 
     @property
@@ -672,6 +675,24 @@ class RunState(BaseModel):
             self.phase, self.inbox.idle_since = Phase.RESUME, now()
         else:
             self.end("completed")
+
+    def correct(self) -> bool:
+        """The model has ended its turn with what is not of the output type: ask again, or end the
+        run; False if the answer fits, or may be any text."""
+        typed, output = self.typed, self.pinned.output
+        if output is None or not typed.unfit():
+            typed.corrections = 0
+            return False
+        self.lines[-1].text += " → does not fit"
+        self.continued = 0
+        # Somebody has said more meanwhile: that was not the last answer.
+        if typed.corrections >= output.retries and not self.inbox.has_mail:
+            self.end("invalid_output", typed.why())
+            return True
+        typed.corrections += 1
+        self.pending.append(message(correction(typed.problems, output.json_schema)))
+        self.phase = Phase.RESUME
+        return True
 
     def reopens(self) -> bool:
         """Go on with what came while a completed run was about to close."""

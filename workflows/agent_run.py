@@ -236,13 +236,14 @@ class AgentRun(Notices, Forks, Holds, OutlastsOutages, Talks, MakesRoom, AsksPeo
         state.note(parsed)
         if state.closing:
             state.keep_reply()
-            state.end(state.closing, state.reason)
+            state.end(state.closing, state.typed.why(state.reason))
         elif parsed.decision == Decision.CALLS:
             state.keep_reply()
             state.propose(parsed.calls)
         elif parsed.decision == Decision.ANSWER:
             state.keep_reply()
-            state.answered(workflow.time)
+            if not state.correct():
+                state.answered(workflow.time)
         elif parsed.decision == Decision.CONTINUE and state.continued < MAX_CONTINUED:
             state.keep_reply()
             state.continued += 1

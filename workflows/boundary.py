@@ -17,6 +17,7 @@ from temporalio.exceptions import ApplicationError
 
 from turnkeeper.contract import (
     WORKFLOW,
+    Checked,
     RunRequest,
     RunResult,
     read_public,
@@ -25,9 +26,11 @@ from turnkeeper.entries import message, strict_json
 from turnkeeper.errors import AdmissionError
 from turnkeeper.inbox import Inbox
 from turnkeeper.state import RunState, key_base
-from turnkeeper.text import clip, one_line
+from turnkeeper.text import clip, one_line, utf8_size
 
 ANSWER_BYTES = 64_000
+HEAD_BYTES = 2_000
+"""Of an answer beside a long output."""
 RESULT_APPROVALS = 20
 """The last ones: the result of a run is read by services, which keep it."""
 
@@ -120,10 +123,14 @@ def refusal(reason: str) -> ApplicationError:
 def result_of(state: RunState) -> RunResult:
     """What the caller gets."""
     answer = state.text if state.outcome != "invalid_request" else ""
+    output, checked = state.typed.value, state.typed.checked or Checked()
+    # The output says the same again: both together stay within the bound.
+    room = max(ANSWER_BYTES - utf8_size(output or ""), HEAD_BYTES)
     return RunResult(
         outcome=state.outcome or "",
-        answer=clip(answer, ANSWER_BYTES) if answer else None,
-        reason=state.reason,
+        answer=clip(answer, room) if answer else None,
+        answer_artifact=checked.answer_artifact,
+        reason=state.reason or checked.not_stored,
         agent=state.request.agent,
         model=state.spec.model.name if state.spec else "",
         turns=state.turn if state.spec else 0,
@@ -141,4 +148,6 @@ def result_of(state: RunState) -> RunResult:
             for a in state.approvals.asked[-RESULT_APPROVALS:]
         ],
         limits=state.limits if state.control.raised else None,
+        output=None if output is None else strict_json(output),
+        output_artifact=checked.artifact,
     )

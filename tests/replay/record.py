@@ -347,6 +347,7 @@ def _pages(
     return script
 
 
+COUNT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 BRIEF = Limits(idle_seconds=1)
 HISTORY = HistoryPolicy(events=50, bytes=20_000)
 SMALL: Mapping[str, Any] = {
@@ -505,6 +506,13 @@ SCENARIOS: dict[str, Scenario] = {
     "tool-off": Scenario([call("write", {"n": 1}), _results], drive=_tool_off),
     "switches": Scenario([call("write", {"n": 1}), _results], drive=_switches),
     "notices": Scenario([call("send"), status(401)], "model_rejected", agent={"webhook": UNHEARD}),
+    "typed": Scenario(
+        [call("look_up", {"q": "a"}), text("Three."), text('{"n": "3"}'), text('{"n": 3}')],
+        agent={"output": COUNT},
+    ),
+    "typed-in-vain": Scenario(
+        [text("Three.")] * 2, "invalid_output", agent={"output": COUNT, "output_retries": 1}
+    ),
     "codec": Scenario([call("write", {"n": 1}), _results], codec=True),
 }
 

@@ -120,7 +120,10 @@ def print_result(place: Place, handle: AgentRunHandle, result: RunResult, *, as_
         told = {"id": handle.id, "existed": handle.existed, **result.model_dump(mode="json")}
         say_json(told)
         return exit_code(result.outcome)
-    if result.answer:
+    if result.output is not None:
+        # To be piped: the model's own text may stand in a code fence.
+        say(safe(json.dumps(result.output, ensure_ascii=False)))
+    elif result.answer:
         say(safe(result.answer))
     for line in result_lines(result):
         tell(line)

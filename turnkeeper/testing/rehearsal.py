@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ from turnkeeper.agent import Agent
 from turnkeeper.contract import (
     ApproveRequest,
     Asks,
+    Checked,
     DenyRequest,
     GenerateOutput,
     RunRequest,
@@ -33,6 +35,7 @@ from turnkeeper.contract import (
 from turnkeeper.entries import Entry, admit, digest_of, message, result
 from turnkeeper.errors import RetryTool, StopRun, ToolFailed, TurnkeeperError
 from turnkeeper.media import Media
+from turnkeeper.output_type import Unfit
 from turnkeeper.parse import Decision, parse
 from turnkeeper.returned import BYTES, text_of
 from turnkeeper.spec import warier
@@ -80,6 +83,8 @@ class Rehearsal:
     outcome: str = ""
     """As of a run: `completed`, `turn_limit`, `stopped`, ..."""
     answer: str = ""
+    output: Any = None
+    """The answer as JSON, as the agent's `output` reads it."""
     reason: str | None = None
     calls: list[RehearsedCall] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -149,6 +154,7 @@ class _Play:
                 self._resume()
         played = self._rehearsal
         played.outcome, played.answer, played.reason = state.outcome, state.text, state.reason
+        played.output = None if state.typed.value is None else json.loads(state.typed.value)
         return played
 
     # --- GENERATE -------------------------------------------------------------------------------
@@ -195,17 +201,29 @@ class _Play:
         assert state.reply is not None
         parsed = parse(state.reply, can_grow=False)
         state.text = parsed.text or state.text
+        if parsed.decision == Decision.ANSWER:
+            state.typed.checked = self._checked(parsed.text)
+        state.note(parsed)
         state.keep_reply()
         if state.closing:
-            state.end(state.closing, state.reason)
+            state.end(state.closing, state.typed.why(state.reason))
         elif parsed.decision == Decision.CALLS:
             state.propose(parsed.calls)
         elif parsed.decision == Decision.ANSWER:
-            state.end("completed")
+            if not state.correct():
+                state.end("completed")
         elif end := _ENDS.get(parsed.decision):
             state.end(end, parsed.reason)
         else:
             raise NeedsRun(f"the reply is none to rehearse: {parsed.reason or parsed.decision}")
+
+    def _checked(self, text: str) -> Checked | None:
+        if self._agent.output is None:
+            return None
+        try:
+            return Checked(value=self._agent.output.canonical(text))
+        except Unfit as unfit:
+            return Checked(problems=list(unfit.problems))
 
     # --- EXECUTE --------------------------------------------------------------------------------
 
