@@ -277,7 +277,7 @@ async def test_the_steps_tell_when_a_call_begins_to_wait_and_who_settled_it(
         await run.resolve("c1", landed=False, actor="ann")
         assert [(s.turn, s.phase, s.text, s.call_id) for s in await _after(run, "WAITING")][:2] == [
             (1, "WAITING", "for a person to say whether send (call c1) took effect", "c1"),
-            (1, "EXECUTE", "-> send (call c1) did not take effect, says ann", ""),
+            (1, "EXECUTE", "-> send (call c1) did not take effect, says ann (unverified)", ""),
         ]
 
 
