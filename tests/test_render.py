@@ -38,10 +38,11 @@ from turnkeeper.render import (
     usage_text,
     waiting_for,
 )
-from turnkeeper.spec import AgentSpec, ModelSpec
+from turnkeeper.spec import AgentSpec, Approval, ModelSpec, ToolSpec
 from turnkeeper.state import Call, Line, Phase, RunState
 from turnkeeper.text import arguments_line
 from turnkeeper.waits import Held
+from workflows import options
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=400)
 CONTROLS = {chr(c) for c in (*range(32), *range(127, 160))} - {"\t", "\n"}
@@ -81,6 +82,31 @@ def test_summaries_name_the_turn_and_what_is_asked() -> None:
     assert generate_summary(3, "claude-sonnet-5-5") == "turn 3 · claude-sonnet-5-5"
     assert call_summary(1, {"q": "annual revenue 2025"}) == 'turn 1 · q="annual revenue 2025"'
     assert call_summary(2, {}) == "turn 2"
+
+
+@pytest.mark.parametrize(
+    ("approval", "known", "told"),
+    [
+        ("never", {}, "turn 1 · order=7"),
+        ("always", {}, "turn 1 · is it allowed? · order=7"),
+        ("asks", {}, "turn 1 · is it allowed? if so, run · order=7"),
+        ("asks", {"asks_only": True}, "turn 1 · is it allowed? · order=7"),
+        ("always", {"granted": "digest"}, "turn 1 · order=7"),
+        ("always", {"tool": "trusted"}, "turn 1 · order=7"),
+    ],
+)
+def test_the_timeline_tells_the_question_from_the_call(
+    approval: Approval, known: dict[str, Any], told: str
+) -> None:
+    """What has only asked whether it may be run is no call that was made, although it is done."""
+    pay, trusted = (
+        ToolSpec(name=name, description="Pay.", input_schema={}, effect="read", approval=approval)
+        for name in ("pay", "trusted")
+    )
+    spec = AgentSpec(name="a", model=ModelSpec(name="m"), instructions="x", tools=[pay, trusted])
+    state = state_of(spec=spec, turn=1, approvals=Approvals(trusted={"trusted": "definition"}))
+    call = call_of(**{"tool": "pay", "arguments": {"order": 7}, **known})
+    assert options.execute(state, call, pay)["summary"] == told
 
 
 @given(st.dictionaries(TEXT, st.one_of(TEXT, st.integers(), st.lists(TEXT, max_size=5))))
