@@ -64,6 +64,6 @@ async def test_a_reason_is_needed(server: EmbeddedServer, tmp_path: Path) -> Non
 def test_only_runs_of_agents_and_tenants_wait(
     capsys: pytest.CaptureFixture[str], kind: str, told: str
 ) -> None:
-    """A run whose tool is off goes on, and reads that: switched on, nothing has to be waited for."""
+    """A run whose tool is off goes on, and reads that: nothing waits for the switch."""
     _print(argparse.Namespace(kind=kind, name="pay", json=False), "switched", "on")
     assert capsys.readouterr().out == told
