@@ -459,7 +459,8 @@ def _add_dev(commands: Any) -> None:
     parser.add_argument(
         "--agents",
         metavar="MODULES",
-        help="what the worker serves, from here or the checkout (default: examples.finance)",
+        help="what the worker serves, from here or the checkout, separated with commas (default: "
+        "examples.finance)",
     )
     parser.add_argument(
         "--script",

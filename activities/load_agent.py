@@ -105,12 +105,16 @@ class LoadAgent:
         known = ", ".join(sorted(self._registry.agents)) or "none"
         like = self._registry.like(name)
         attempt = activity.info().attempt
+        last = attempt > len(_SHARES)
+        # Asked for at each worker in its turn, and told once: by the last one.
+        tell = log.warning if last else log.debug
+        tell("no such agent", agent=one_line(name, 64), served=known, attempt=attempt)
         share = _SHARES[min(attempt, len(_SHARES)) - 1] / sum(_SHARES)
         return ApplicationError(
             f"there is no agent {name!r}; this worker serves: {known}"
             + (f". Did you mean {like}?" if like else ""),
             type="unknown_agent",
-            non_retryable=attempt > len(_SHARES),
+            non_retryable=last,
             next_retry_delay=timedelta(seconds=self._patience_seconds * share),
         )
 

@@ -350,9 +350,9 @@ async def test_decided_once(rig: RigFactory) -> None:
         run = await r.start()
         first, second = await asked(run, 2)
         assert await run.approve(first.id, actor="ann") == "decided"
-        assert await run.approve(first.id, actor="bob") == "decided"
+        assert await run.approve(first.id, actor="bob") == "unchanged"
         why = await refused(run.deny(first.id, actor="bob"))
-        assert f"{first.id} is decided: it was approved by ann" in why
+        assert why.startswith(f"approval: {first.id} is decided: it was approved by ann")
         assert f"waiting: {second.id} (refund)" in await refused(run.approve("0" * 16))
         other = await r.start()
         assert "is none of this run" in await refused(other.approve(second.id))

@@ -408,7 +408,7 @@ def test_ctrl_c_leaves_the_run_running(dev: Dev, interrupted: dict[str, Interrup
     _, rest = asked.communicate(timeout=40)
     assert asked.returncode == 130
     assert "The run goes on without you" in rest
-    assert "show left --follow" in rest
+    assert "watch left" in rest
     assert "Traceback" not in rest
     back = dev.starter("show", "left", "--follow")
     assert (back.returncode, back.stdout) == (0, ANSWER + "\n")

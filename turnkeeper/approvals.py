@@ -101,13 +101,14 @@ class Approvals(BaseModel):
         told = "it has expired" if status == "expired" else f"it was {status}{by}"
         return f"approval: {asked.id} is decided: {told}"
 
-    def take(self, said: ApproveRequest | DenyRequest) -> None:
-        """Note a decision; one that was noted before stays as it is."""
+    def take(self, said: ApproveRequest | DenyRequest) -> str | None:
+        """Note a decision; one that was noted before stays as it is, and the answer says so."""
         waits = any(a.id == said.approval for a in self.waiting)
         if not waits or any(s.approval == said.approval for s in self.said):
-            return
+            return "it was decided so already"
         allow = isinstance(said, ApproveRequest)
         self.said.append(Decision(allow=allow, **said.model_dump()))
+        return None
 
     @property
     def news(self) -> list[Decision]:

@@ -428,10 +428,11 @@ class AgentClient:
             timeout: seconds that a worker has to answer.
 
         Returns:
-            `decided`: the run has taken note; also if it had been said before. Whether it counts is
-            found out after that where the agent verifies who decides. `queued`: no worker
-            answered, and the server delivers it to the next one; what is decided by then, or has
-            expired, stays so, with a line in the worker's log. `ended`: the run is over.
+            `decided`: the run has taken note. Whether it counts is found out after that where the
+            agent verifies who decides. `unchanged`: it was decided so before, by whoever said it
+            first. `queued`: no worker answered, and the server delivers it to the next one; what is
+            decided by then, or has expired, stays so, with a line in the worker's log. `ended`: the
+            run is over.
 
         Raises:
             InvalidRequest: no such call waits, it was denied or has expired, or the body is

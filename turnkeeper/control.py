@@ -123,6 +123,14 @@ def changes(before: Limits, after: Limits) -> str:
     return ", ".join(told)
 
 
+def limits_words(limits: Mapping[str, Any]) -> str:
+    """Limits on one line: `turns 20, tokens no limit`."""
+    return ", ".join(
+        f"{name} {one_line(value, 40) if isinstance(value, str) else _said(value)}"
+        for name, value in limits.items()
+    )
+
+
 def _said(value: float | None) -> str:
     if value is None:
         return "no limit"

@@ -6,7 +6,7 @@ has said is bounded and on one line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -58,6 +58,8 @@ class Diagnosis:
     """Calls that wait for a person to say whether they took effect."""
     approvals: Sequence[ApprovalAsked] = field(default=())
     """Calls that wait for a person to allow them."""
+    polled: Mapping[str, float] = field(default_factory=dict)
+    """By worker: how many seconds ago it polled last."""
 
 
 async def diagnose(client: Client, described: WorkflowExecutionDescription) -> Diagnosis:
@@ -72,12 +74,13 @@ async def diagnose(client: Client, described: WorkflowExecutionDescription) -> D
     queue = described.task_queue
     now = datetime.now(UTC)
     pollers = await _pollers(client, queue)
-    living = sorted(name for name, last in pollers.items() if _since(last, now) < _POLLED_SECONDS)
+    polled = {name: _since(last, now) for name, last in sorted(pollers.items())}
+    living = {name: ago for name, ago in polled.items() if ago < _POLLED_SECONDS}
     waiting = [c for c in await unknown_of(described) if c.status == "waiting"]
     asked, waits = await approvals_of(described), await waits_of(described)
     findings = [
         *await _failing_task(client, described),
-        *_nobody(described, living, pollers, now),
+        *_nobody(described, living, polled, now),
         *(_awaited(described.id, kind, what) for kind, what in waits.items()),
         *(_activity(p, now) for p in described.raw_description.pending_activities),
     ]
@@ -86,10 +89,11 @@ async def diagnose(client: Client, described: WorkflowExecutionDescription) -> D
         described.run_id,
         "waiting" if waits else "running",
         queue,
-        living,
+        list(living),
         findings or [Finding("nothing: it is at work")],
         waiting,
         asked,
+        living,
     )
 
 
@@ -129,14 +133,14 @@ def _why(failed: HistoryEvent) -> str:
 
 def _nobody(
     described: WorkflowExecutionDescription,
-    living: Sequence[str],
-    pollers: dict[str, Timestamp],
+    living: Mapping[str, float],
+    polled: Mapping[str, float],
     now: datetime,
 ) -> list[Finding]:
     """No worker on the task queue, or none that takes what is there."""
     queue = described.task_queue
     if not living:
-        last = min((_since(t, now) for t in pollers.values()), default=None)
+        last = min(polled.values(), default=None)
         seen = f"; the last one polled {age(last)} ago" if last is not None else ""
         return [
             Finding(
@@ -150,12 +154,21 @@ def _nobody(
     waited = _since(raw.pending_workflow_task.original_scheduled_time, now)
     if raw.pending_workflow_task.attempt > 1 or waited < _SLOW_TASK_SECONDS:
         return []
-    return [
-        Finding(
-            f"a workflow task waits {age(waited)} for {len(living)} workers that poll",
-            "they are busy, or hang: see their logs and turnkeeper's metrics; add a worker",
-        )
-    ]
+    return [_untaken(waited, living)]
+
+
+def _untaken(waited: float, living: Mapping[str, float]) -> Finding:
+    """A workflow task that workers leave lying, which seem to live."""
+    last = age(min(living.values()))
+    told = f"1 worker that polled {last} ago"
+    mend = "it is busy, hangs or has died (one that died is listed for up to 90 s): see its log"
+    if len(living) > 1:
+        told = f"{len(living)} workers, of which one polled {last} ago"
+        mend = "they are busy, hang or have died (listed for up to 90 s): see their logs"
+    return Finding(
+        f"a workflow task waits {age(waited)} for {told}",
+        f"{mend} and turnkeeper's metrics; add a worker",
+    )
 
 
 def _awaited(run_id: str, kind: str, what: str) -> Finding:

@@ -56,11 +56,16 @@ def generate_summary(turn: int, model: str) -> str:
     return _cut(f"turn {turn} · {one_line(model, 80)}")
 
 
-def call_summary(turn: int, arguments: Mapping[str, Any], key: str | None = None) -> str:
-    """The summary of a tool call: `turn 1 · q="annual revenue 2025"`, the key at its end."""
+def call_summary(
+    turn: int, arguments: Mapping[str, Any], key: str | None = None, *, question: str = ""
+) -> str:
+    """The summary of a tool call: `turn 1 · q="annual revenue 2025"`, the key at its end.
+
+    `question`: of an activity that asks, or may ask, a person instead.
+    """
     told = arguments_line(arguments, SUMMARY_BYTES)
     end = f" · key {key}" if key else ""
-    start = f"turn {turn}" + (f" · {told}" if told else "")
+    start = " · ".join(part for part in (f"turn {turn}", question, told) if part)
     return _cut(start, SUMMARY_BYTES - utf8_size(end)) + end
 
 
@@ -92,7 +97,7 @@ def run_card(state: RunState, workflow_id: str = "ID") -> str:
         parts.append("**Last turns**\n\n" + "\n".join(last))
     if state.outcome is None:
         command = _code(f"starter.py stop {_word(workflow_id)} --reason ...", 250)
-        parts.append(f'To stop it: {command}, or the update `stop` with `{{"reason": "..."}}`.')
+        parts.append(f"To stop it: {command}, or the update `stop` with{_body(reason='...')}")
     return _cut("\n\n".join(parts), CARD_BYTES)
 
 
@@ -169,13 +174,13 @@ def settling(run_id: str, call_id: str, *, landed: bool) -> str:
 
 def _replying(one: Awaited, workflow_id: str) -> str:
     """How to say what the run waits for."""
-    run, body = _word(workflow_id), _code(one.body, 400)
+    run, body = _word(workflow_id), _body(**json.loads(one.body))
     if one.kind == "answer":
         asked = f"**Asked:** {_md(one.question, 500)}\n\n"
         command = _code(f"starter.py answer {run} {_word(one.call_id)} '...'", 600)
-        return f"{asked}To answer: {command}, or the update `{one.update}` with {body}."
+        return f"{asked}To answer: {command}, or the update `{one.update}` with{body}"
     command = _code(f"starter.py send {run} '...'", 400)
-    return f"To send a message: {command}, or the update `{one.update}` with {body}."
+    return f"To send a message: {command}, or the update `{one.update}` with{body}"
 
 
 def _unknown(state: RunState, workflow_id: str) -> str:
@@ -191,10 +196,10 @@ def _unknown(state: RunState, workflow_id: str) -> str:
             _code(f"starter.py {settling(workflow_id, call_id, landed=verdict)}", 600)
             for verdict in (True, False)
         )
-        body = _code(json.dumps({"call_id": call_id, "landed": True, "result": "..."}), 400)
+        body = _body(call_id=call_id, landed=True, result="...")
         rows.append(
             f"\nTo settle it, if it took effect: {landed}; if it did not: {not_landed}; "
-            f"or the update `resolve` with {body}."
+            f"or the update `resolve` with{body}"
         )
     return "**Outcome unknown**\n\n" + "\n".join(rows)
 
@@ -211,12 +216,12 @@ def _approvals(state: RunState, workflow_id: str) -> list[str]:
             _code(f"starter.py {deciding(workflow_id, asked.id, allow=word)}", 400)
             for word in (True, False)
         )
-        body, why = {"approval": asked.id}, {"approval": asked.id, "reason": "..."}
+        body, why = _body(approval=asked.id), _body(approval=asked.id, reason="...")
         told += [
             f"**Waits for a person to allow** {_code(f'{asked.tool} {asked.arguments}', 400)}",
             f"Effect: {asked.effect}. Asked because {_md(asked.why)}. Until {until}.",
-            f"To allow it: {allow}, or the update `approve` with {_code(json.dumps(body), 100)}.",
-            f"To deny it: {deny}, or the update `deny` with {_code(json.dumps(why), 100)}.",
+            f"To allow it: {allow}, or the update `approve` with{body}",
+            f"To deny it: {deny}, or the update `deny` with{why}",
         ]
     return told
 
@@ -241,8 +246,16 @@ def _paused(state: RunState, workflow_id: str) -> str:
     command = _code(f"starter.py {resuming(workflow_id)}", 350)
     return (
         f"**Paused**{told}.{when} The time limit goes on.\n\n"
-        f'To resume it: {command}, or the update `resume` with `{{"actor": "..."}}`.'
+        f"To resume it: {command}, or the update `resume` with{_body()}"
     )
+
+
+def _body(**fields: Any) -> str:
+    """The body of an update, in a block to copy, with a name to put in."""
+    # Laid out as the UI's editor does it: were it to do so itself, when the field loses the focus,
+    # its button would move away from under the click. No line but ours begins with a fence.
+    told = json.dumps({**fields, "actor": "your name"}, indent=2)
+    return f":\n\n```\n{printable(told)}\n```"
 
 
 def _word(text: str) -> str:
@@ -430,7 +443,7 @@ def result_lines(result: RunResult) -> list[str]:
 
 def unknown_text(call: UnknownCall) -> str:
     """What became of a call with an unknown outcome: `send (call c1) took effect, says ann`."""
-    by = f", says {one_line(call.actor, 100)}" if call.actor else ""
+    by = f", says {_somebody(call.actor)}"
     became = {
         "waiting": "waits for a person to say whether it took effect",
         "open": "may or may not have taken effect",
@@ -442,9 +455,7 @@ def unknown_text(call: UnknownCall) -> str:
 
 def approval_text(asked: ApprovalAsked) -> str:
     """What became of a call that a person has to allow."""
-    # A name that nobody has verified says so wherever it is shown.
-    doubt = "" if asked.verified else " (unverified)"
-    by = f" by {one_line(asked.actor, 100)}{doubt}" if asked.actor else ""
+    by = f" by {_somebody(asked.actor, verified=asked.verified)}"
     why = f": {one_line(asked.reason, 200)}" if asked.reason else ""
     became = {
         "waiting": f"waits for a person to allow it, asked because {one_line(asked.why, 300)}",
@@ -455,6 +466,12 @@ def approval_text(asked: ApprovalAsked) -> str:
     }[asked.status]
     called = one_line(f"{asked.tool} {asked.arguments}", 300)
     return f"turn {asked.turn}, {called} {became} (approval {one_line(asked.id, 64)})"
+
+
+def _somebody(actor: str | None, *, verified: bool = False) -> str:
+    """Who has said something: a name that nobody has verified says so wherever it is shown."""
+    doubt = "" if verified else " (unverified)"
+    return f"{one_line(actor, 100) if actor else 'nobody named'}{doubt}"
 
 
 def unknown_line(call: UnknownCall) -> str:

@@ -159,5 +159,19 @@ def execute(state: RunState, call: Call, tool: ToolSpec) -> dict[str, Any]:
             non_retryable_error_types=final,
         ),
         "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-        "summary": call_summary(state.turn, call.arguments, key=call.key if tool.mutates else None),
+        "summary": call_summary(
+            state.turn,
+            call.arguments,
+            key=call.key if tool.mutates else None,
+            question=_question(state, call),
+        ),
     }
+
+
+def _question(state: RunState, call: Call) -> str:
+    """What a call says of itself that nobody has allowed yet: done, it looks like one that was
+    made."""
+    level = state.must_ask(call)
+    if level == "never" or call.granted is not None or call.tool in state.approvals.trusted:
+        return ""
+    return "is it allowed?" if level == "always" or call.asks_only else "is it allowed? if so, run"

@@ -45,7 +45,7 @@ async def test_a_fork_prints_the_new_runs_id(rig: RigFactory, shell: Shell) -> N
         assert forked.returncode == 0, forked.stderr
         new = forked.stdout.strip()
         r.ids.append(new)
-        assert f"show {new} --follow" in forked.stderr
+        assert f"watch {new}" in forked.stderr
         result = await r.agents.result(new, timeout=60)
         assert result.answer == "paid o-8"
         assert (await r.agents.status(new)).limits.turns == 5

@@ -45,7 +45,7 @@ async def test_a_line_is_a_message(rig: RigFactory, server: EmbeddedServer, tmp_
         await r.agents.stop(run)
         await r.agents.result(run, check=False)
         ended = await Shell(server, tmp_path).starter("chat", "tester", "--id", run, stdin="x\n")
-        assert ended.returncode == 2
+        assert ended.returncode == 1
         assert "has ended: choose another --id" in ended.stderr
 
 
@@ -90,4 +90,4 @@ async def test_send_and_answer(rig: RigFactory, server: EmbeddedServer, tmp_path
         await run.stop()
         await run.result(check=False)
         over = await shell.starter("send", run.id, "hello?")
-        assert (over.returncode, "has ended" in over.stdout) == (1, True)
+        assert (over.returncode, "has ended" in over.stderr, over.stdout) == (1, True, "")

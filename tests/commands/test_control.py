@@ -41,8 +41,12 @@ async def test_one_run_is_paused_and_resumed(rig: RigFactory, shell: Shell) -> N
         resumed = await shell.starter("resume", run.id)
         assert resumed.stdout == f"run {run.id} goes on\n"
         assert (await run.result(timeout=60)).outcome == "completed"
-        ended = await shell.starter("resume", run.id)
-        assert (ended.returncode, "has ended already" in ended.stdout) == (0, True)
+        # As asked for, or not to be had any more.
+        for verb, code in (("stop", 0), ("pause", 1), ("resume", 1)):
+            ended = await shell.starter(verb, run.id)
+            told = (ended.stdout, ended.stderr)[code]
+            assert (ended.returncode, "has ended already" in told) == (code, True)
+            assert (ended.stderr, ended.stdout)[code] == ""
 
 
 async def test_several_runs_are_paused_and_resumed_together(rig: RigFactory, shell: Shell) -> None:
@@ -59,6 +63,8 @@ async def test_several_runs_are_paused_and_resumed_together(rig: RigFactory, she
         await until(found)
         shown = await shell.starter("pause", *chosen)
         assert "3 open runs would be paused: the same command with --yes" in shown.stderr
+        some = await shell.starter("pause", *chosen, "--count", "2")
+        assert "2 of 3 open runs (--count) would be paused: the same" in some.stderr
         assert [(await run.status()).paused for run in runs] == [None] * 3
         paused = await shell.starter("pause", *chosen, "--yes", "--reason", "a recall", "--json")
         told = json.loads(paused.stdout)["runs"]
@@ -80,7 +86,10 @@ async def test_limits_are_raised(rig: RigFactory, shell: Shell) -> None:
         async with asyncio.timeout(60):
             await gate.reached.wait()
         done = await shell.starter("raise-limits", run.id, "turns=100", "tokens=null")
-        assert (done.returncode, done.stdout) == (0, f"run {run.id} has other limits now\n")
+        assert (done.returncode, done.stdout) == (
+            0,
+            f"run {run.id} has other limits now: turns 100, tokens no limit\n",
+        )
         assert (await run.status()).limits.turns == 100
         less = await shell.starter("raise-limits", run.id, "turns=99")
         assert less.returncode == 2
@@ -90,5 +99,5 @@ async def test_limits_are_raised(rig: RigFactory, shell: Shell) -> None:
         gate.go.set()
         await run.result(timeout=60)
         late = await shell.starter("raise-limits", run.id, "turns=101")
-        assert (late.returncode, "has ended" in late.stdout) == (1, True)
+        assert (late.returncode, "has ended" in late.stderr, late.stdout) == (1, True, "")
         assert f"fork {run.id} --turn N" in late.stderr

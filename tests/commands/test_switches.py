@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import getpass
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.commands.test_unknown import Shell
 from tests.rig import RigFactory
 from turnkeeper import tool
+from turnkeeper.commands.switches import _print
 from turnkeeper.testing import call, text
 from turnkeeper.testing.embedded import EmbeddedServer
 
@@ -48,3 +52,18 @@ async def test_a_reason_is_needed(server: EmbeddedServer, tmp_path: Path) -> Non
     assert (await shell.starter("switch", "off", "tool", "pay")).returncode == 2
     blank = await shell.starter("switch", "off", "tool", "pay", "--reason", " ")
     assert (blank.returncode, "reason" in blank.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("tool", "tool pay is switched on: calls of it are run again\n"),
+        ("agent", "agent pay is switched on: runs that wait for it go on within a minute\n"),
+    ],
+)
+def test_only_runs_of_agents_and_tenants_wait(
+    capsys: pytest.CaptureFixture[str], kind: str, told: str
+) -> None:
+    """A run whose tool is off goes on, and reads that: nothing waits for the switch."""
+    _print(argparse.Namespace(kind=kind, name="pay", json=False), "switched", "on")
+    assert capsys.readouterr().out == told

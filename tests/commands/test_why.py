@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.rig import Rig, RigFactory, open_rig, until
 from tests.scale_runs import FaultyRun
 from turnkeeper import tool
 from turnkeeper.client import AgentClient, AgentRunHandle
-from turnkeeper.diagnosis import Diagnosis
+from turnkeeper.diagnosis import Diagnosis, _untaken
 from turnkeeper.testing import call, status, text
 from turnkeeper.testing.embedded import EmbeddedServer
 
@@ -70,6 +71,16 @@ async def test_a_reply_that_fails_and_is_tried_again(rig: RigFactory) -> None:
         assert "overloaded" in finding.what
 
 
+def test_workers_that_take_nothing_may_have_died() -> None:
+    """One that was killed is listed for a while: when it polled last tells it from a busy one."""
+    one = _untaken(55, {"a": 58.2})
+    assert one.what == "a workflow task waits 55 s for 1 worker that polled 58 s ago"
+    assert one.mend.startswith("it is busy, hangs or has died")
+    both = _untaken(55, {"a": 58.2, "b": 3.1})
+    assert both.what == "a workflow task waits 55 s for 2 workers, of which one polled 3 s ago"
+    assert both.mend.startswith("they are busy, hang or have died")
+
+
 async def test_a_person_who_is_awaited(
     rig: RigFactory, server: EmbeddedServer, tmp_path: Path
 ) -> None:
@@ -81,6 +92,7 @@ async def test_a_person_who_is_awaited(
             shown.stdout.split()
         )
         assert "To settle it, if it took effect: " in shown.stderr
+        assert re.search(r"^workers +\S.* \(polled \d+ s ago\)", shown.stdout, re.MULTILINE)
         found = await AgentClient(r.client).why(run.id)
         assert [c.call_id for c in found.waiting] == ["c1"]
 

@@ -71,10 +71,15 @@ def _told(place: Place, options: argparse.Namespace, verb: str, decided: str) ->
     elif decided == "decided":
         word = "is run" if verb == "approve" else "is not run"
         say(f"run {run} goes on: the call {word}")
+    elif decided == "unchanged":
+        word = "allowed" if verb == "approve" else "denied"
+        say(f"the call was {word} already, nothing has changed: {place.again(f'show {run}')}")
     elif decided == "queued":
         say(f"no worker answers: run {run} is told as soon as one does")
     else:
-        say(f"run {run} has ended, nothing is decided any more: {place.again(f'show {run}')}")
+        raise Complaint(
+            f"run {run} has ended, nothing is decided any more: {place.again(f'show {run}')}"
+        )
     return FAILED if decided == "ended" else 0
 
 

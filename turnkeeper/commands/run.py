@@ -53,7 +53,7 @@ async def run(place: Place, options: argparse.Namespace) -> int:
                 say_json({"id": handle.id, "run_id": handle.run_id, "existed": handle.existed})
             else:
                 say(handle.id)
-                tell(f"To see it: {place.again(f'show {handle.id} --follow')}")
+                tell(f"To see it: {place.again(f'watch {handle.id}')}")
             return 0
         # Whatever answers at the default address may be the server of something else.
         address = client.client.service_client.config.target_host
@@ -70,11 +70,11 @@ async def wait(place: Place, client: AgentClient, run_id: str) -> RunResult:
         steps = _with_advice(place, client, run_id, progress(client, run_id))
         await StepPrinter(sys.stderr).print(steps)
     except asyncio.CancelledError:
-        tell(f"\nThe run goes on without you. To see it: {place.again(f'show {run_id} --follow')}")
+        tell(f"\nThe run goes on without you. To see it: {place.again(f'watch {run_id}')}")
         tell(f"To stop it: {place.again(f'stop {run_id}')}")
         raise
     except ConnectionError as error:
-        again = place.again(f"show {run_id} --follow")
+        again = place.again(f"watch {run_id}")
         raise ConnectionError(
             f"{error}\nThe run goes on when the server is back. To see it: {again}"
         ) from error

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _HEADINGS = ("RUN", "AGENT", "STATUS", "OUTCOME", "TURNS", "TOKENS", "STARTED")
 _NUMBERS = tuple(map(_HEADINGS.index, ("TURNS", "TOKENS")))
+OPEN = "ExecutionStatus = 'Running'"
 _CELL = 200
 
 
@@ -58,7 +59,7 @@ async def chosen_runs(
     """
     query = query_of(options)
     if open_only:
-        query = " AND ".join(filter(None, [query, "ExecutionStatus = 'Running'"]))
+        query = " AND ".join(filter(None, [query, OPEN]))
     try:
         found = client.list_runs(query, waiting_for=options.waiting_for, limit=options.count)
         runs = [r async for r in found]
@@ -100,7 +101,7 @@ def _row(run: RunSummary) -> tuple[str, ...]:
 
 
 def _local(moment: datetime) -> str:
-    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def _as_json(run: RunSummary) -> dict[str, object]:

@@ -59,7 +59,9 @@ def _print(options: argparse.Namespace, switched: Switched, state: str) -> None:
     if options.json:
         say_json({"kind": options.kind, "name": options.name, "switch": switched})
     elif switched == "switched":
-        since = "nothing of it begins from 2 s on" if state == "off" else "runs go on in a minute"
+        waits = "runs that wait for it go on within a minute"
+        on = "calls of it are run again" if options.kind == "tool" else waits
+        since = "nothing of it begins from 2 s on" if state == "off" else on
         say(f"{named} is switched {state}: {since}")
     elif switched == "unchanged":
         say(f"{named} was {state} already")

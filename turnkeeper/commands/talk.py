@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
+from turnkeeper.commands.place import FAILED, Complaint, Place
 from turnkeeper.commands.runs import person
 from turnkeeper.commands.terminal import safe, say, say_json, tell
 from turnkeeper.errors import InvalidRequest, RunError
@@ -40,10 +40,12 @@ async def send(place: Place, options: argparse.Namespace) -> int:
             answer = await client.reply(options.run, named)
     if options.json:
         say_json({"id": options.run, "message_id": named, "send": sent, "answer": answer})
+    elif sent == "ended":
+        raise _over(place, options.run)
     elif answer is not None:
         say(safe(answer))
     else:
-        say(_told(place, options.run, sent))
+        say(_told(options.run, sent))
     return FAILED if sent == "ended" else 0
 
 
@@ -57,18 +59,25 @@ async def answer(place: Place, options: argparse.Namespace) -> int:
         say_json({"id": options.run, "call_id": options.call, "answer": answered})
     elif answered == "answered":
         say(f"run {one_line(options.run, 200)} goes on")
+    elif answered == "ended":
+        raise _over(place, options.run)
     else:
-        say(_told(place, options.run, answered))
+        say(_told(options.run, answered))
     return FAILED if answered == "ended" else 0
 
 
-def _told(place: Place, run: str, sent: str) -> str:
+def _told(run: str, sent: str) -> str:
     shown = one_line(run, 200)
     return {
         "accepted": f"run {shown} will read it",
         "duplicate": f"run {shown} has it already: it is not read twice",
         "queued": f"no worker answers: run {shown} is told as soon as one does",
-    }.get(sent, f"run {shown} has ended: {place.again(f'show {shown}')}")
+    }[sent]
+
+
+def _over(place: Place, run: str) -> Complaint:
+    shown = one_line(run, 200)
+    return Complaint(f"run {shown} has ended: {place.again(f'show {shown}')}")
 
 
 async def chat(place: Place, options: argparse.Namespace) -> int:
@@ -112,7 +121,7 @@ async def _exchange(client: AgentClient, agent: str, run: str, line: str, actor:
     named = _new_id()
     handle, sent = await client.send_or_start(agent, line, id=run, message_id=named, actor=actor)
     if sent == "ended":
-        raise Complaint(f"run {run} has ended: choose another --id", USAGE)
+        raise Complaint(f"run {run} has ended: choose another --id")
     if sent == "queued":
         tell("no worker answers; the message is kept for the next one")
     waiting = asyncio.ensure_future(handle.reply(named))

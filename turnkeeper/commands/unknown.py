@@ -157,7 +157,7 @@ async def _settle(place: Place, options: argparse.Namespace) -> int:
     elif resolved == "queued":
         say(f"no worker answers: run {options.run} is told as soon as one does")
     else:
-        say(
+        raise Complaint(
             f"run {options.run} has ended, nothing can be settled any more: "
             f"{place.again(f'show {options.run}')}"
         )

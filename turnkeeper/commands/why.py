@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import Place
 from turnkeeper.commands.terminal import say, say_json, tell, tell_deciding, tell_settling, width
+from turnkeeper.text import age
 
 if TYPE_CHECKING:
     from turnkeeper.diagnosis import Diagnosis
@@ -35,7 +36,8 @@ async def why(place: Place, options: argparse.Namespace) -> int:
 def _print(found: Diagnosis) -> None:
     say(f"run       {found.id}")
     say(f"status    {found.status}")
-    workers = ", ".join(found.workers) or "none"
+    polled = (f"{name} (polled {age(ago)} ago)" for name, ago in found.polled.items())
+    workers = ", ".join(polled) or "none"
     _paragraph("workers", f"{workers} (task queue {found.task_queue})")
     for finding in found.findings:
         _paragraph("why", finding.what)
