@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import sys
 from collections.abc import Coroutine, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 # Everything else is imported by the command that runs: `--help` answers at once.
 from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
 from turnkeeper.commands.selection import add_selection
-from turnkeeper.commands.terminal import safe
+from turnkeeper.commands.terminal import safe, say_json
 from turnkeeper.errors import TurnkeeperError
 
 ROOT = Path(__file__).resolve().parent
@@ -77,7 +76,7 @@ def _complain(error: Exception, *, as_json: bool) -> int:
     # What a server or a run says may be anything.
     sys.stderr.write(f"starter.py: {safe(message)}\n")
     if as_json:
-        print(json.dumps({"error": message}))
+        say_json({"error": message})
     return code
 
 

@@ -15,6 +15,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from turnkeeper.approvals import shortened
 from turnkeeper.contract import (
     WORKFLOW,
     RunRequest,
@@ -136,9 +137,6 @@ def result_of(state: RunState) -> RunResult:
         unread=len(state.inbox.unread(state.pending)),
         epochs=state.context.number + 1,
         unknown=state.unknown,
-        approvals=[
-            a.model_copy(update={"arguments": one_line(a.arguments, 200)})
-            for a in state.approvals.asked[-RESULT_APPROVALS:]
-        ],
+        approvals=[shortened(a, 200) for a in state.approvals.asked[-RESULT_APPROVALS:]],
         limits=state.limits if state.control.raised else None,
     )
