@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import sys
 from collections.abc import Coroutine, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 # Everything else is imported by the command that runs: `--help` answers at once.
 from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
 from turnkeeper.commands.selection import add_selection
-from turnkeeper.commands.terminal import safe, say_json
+from turnkeeper.commands.terminal import safe
 from turnkeeper.errors import TurnkeeperError
 
 ROOT = Path(__file__).resolve().parent
@@ -76,7 +77,7 @@ def _complain(error: Exception, *, as_json: bool) -> int:
     # What a server or a run says may be anything.
     sys.stderr.write(f"starter.py: {safe(message)}\n")
     if as_json:
-        say_json({"error": message})
+        print(json.dumps({"error": message}))
     return code
 
 

@@ -70,7 +70,7 @@ def escaped(text: str) -> str:
 
     JSON stays the JSON of an equal value.
     """
-    return _UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1].replace("\x7f", r"\u007f"), text)
+    return _UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def one_line(text: str, limit: int) -> str:

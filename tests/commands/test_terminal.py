@@ -1,4 +1,4 @@
-"""What commands print as JSON."""
+"""What commands print of foreign text: as JSON, and in paragraphs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import starter
 from tests.test_render import CONTROLS
+from turnkeeper.commands import why
 from turnkeeper.commands.terminal import say_json
+from turnkeeper.diagnosis import Diagnosis, Finding
 
 TEXT = st.text(st.characters(codec="utf-8") | st.sampled_from(sorted(CONTROLS)))
 STEERING = "ok \x9b2J \x7f \u202egnp.exe \x1b[2J \u200b\U000e0041"
@@ -30,9 +31,10 @@ def test_json_steers_no_terminal(value: dict[str, Any]) -> None:
     assert json.loads(line) == value | {"answer": STEERING}
 
 
-def test_an_error_as_json_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """A complaint repeats what a run or a server has said."""
-    starter._complain(LookupError(STEERING), as_json=True)
-    out = capsys.readouterr().out.removesuffix("\n")
-    assert not CONTROLS & set(out)
-    assert json.loads(out) == {"error": STEERING}
+def test_why_shows_what_nobody_sees(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is found out about a run repeats what a model has written."""
+    found = Diagnosis("r", "running", "q", (), (Finding(f"a word on o-1{STEERING}"),))
+    why._print(found)
+    out = capsys.readouterr().out
+    assert not {"\u200b", "\U000e0041"} & set(out)
+    assert r"\u200b" in out
