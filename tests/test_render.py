@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnkeeper.approvals import Approvals
+from turnkeeper.approvals import Approvals, arguments_of, shortened
 from turnkeeper.commands.show import _used, folding
 from turnkeeper.contract import (
     ApprovalAsked,
@@ -39,7 +40,7 @@ from turnkeeper.render import (
 )
 from turnkeeper.spec import AgentSpec, Approval, ModelSpec, ToolSpec
 from turnkeeper.state import Call, Line, Phase, RunState
-from turnkeeper.text import arguments_line
+from turnkeeper.text import arguments_line, escaped
 from turnkeeper.usage import Usage
 from turnkeeper.waits import Held
 from workflows import options
@@ -338,6 +339,62 @@ def test_the_transcript_has_no_control_characters(said: str) -> None:
         [message("\x1b[2J\x9b31m\u202e" + said), result("c", "\x1b]0;x\x07", said)]
     )
     assert not CONTROLS & set(shown)
+
+
+# --- what nobody sees -----------------------------------------------------------------------------
+
+UNSEEN = "\u00ad\u034f\u200b\u200c\u2060\ufe0f\ufeff\U000e0041"
+
+
+def asked_of(arguments: str, **fields: Any) -> ApprovalAsked:
+    """A call that waits for a person."""
+    made = {"id": "a1", "turn": 1, "call_id": "c", "tool": "pay", "effect": "once"}
+    return ApprovalAsked.model_validate(made | {"arguments": arguments, "why": "w"} | fields)
+
+
+def test_every_format_character_is_escaped() -> None:
+    """Whatever Unicode calls one: no font shows it."""
+    formats = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) == "Cf"]
+    assert len(formats) > 150
+    for c in [*formats, *UNSEEN]:
+        assert escaped(c).isascii()
+        assert json.loads(f'"{escaped(c)}"') == c
+    assert escaped('a\n\t\\ "é" 日本 😀') == 'a\n\t\\ "é" 日本 😀'
+
+
+@given(TEXT)
+def test_arguments_that_differ_by_what_nobody_sees_look_different(said: str) -> None:
+    """Also from a text that spells the escape."""
+    shown = {
+        arguments_line({"order": f"o-1{tail}"}, 2_000)
+        for tail in ("", "\u200b", r"\u200b", "\u2060")
+    }
+    assert len(shown) == 4
+    line = arguments_line({said: [UNSEEN, {said: UNSEEN}], "q": said}, 2_000)
+    assert not set(UNSEEN) & set(line)
+
+
+def test_a_person_who_decides_sees_every_character() -> None:
+    """In the card, and in what the commands print: a call that waits, and one that is unknown."""
+    asked = asked_of(f'{{"to":"ann{UNSEEN}"}}', why=f"of {UNSEEN}", refused=f"x{UNSEEN}")
+    unknown = UnknownCall(turn=1, call_id="c", tool="pay", key="k", arguments=UNSEEN, what=UNSEEN)
+    state = state_of(approvals={"asked": [asked.model_dump()]}, unknown=[unknown.model_dump()])
+    use = {"type": "tool_use", "name": "pay", "input": {"to": f"ann{UNSEEN}"}}
+    transcript = transcript_text([admit("reply", {"content": [use]})])
+    for shown in (run_card(state), approval_text(asked), transcript, arguments_of(asked, 100)):
+        assert r"\u200b" in shown
+        assert not set(UNSEEN) & set(shown)
+
+
+def test_arguments_that_are_cut_say_so() -> None:
+    """How much is missing, at the first cut and at every further one, and where it is."""
+    asked = asked_of("x" * 1_000, left_out=216)
+    assert arguments_of(asked, 1_000) == "x" * 1_000 + "… [216 characters more: starter.py show]"
+    card = run_card(state_of(approvals={"asked": [asked.model_dump()]}))
+    assert f"`pay {'x' * 400}… [816 characters more: starter.py show]`" in card
+    assert "… [916 characters more: starter.py show]" in approval_text(asked)
+    assert (shortened(asked, 200).left_out, len(shortened(asked, 200).arguments)) == (1_016, 200)
+    assert arguments_of(asked_of('{"n":1}'), 1_000) == '{"n":1}'
 
 
 def test_replies_that_make_no_sense_are_shown_all_the_same() -> None:

@@ -384,7 +384,9 @@ class ApprovalAsked(_Inner):
     tool: str
     effect: Effect
     arguments: str = ""
-    """As JSON, as the tool's types read them; cut."""
+    """As JSON, as the tool's types read them; what nobody sees is escaped; cut."""
+    left_out: int = 0
+    """Characters that were cut; the transcript has all of them."""
     why: str = ""
     """Why it was asked for."""
     since: float = 0
@@ -664,6 +666,8 @@ class Asks(_Inner):
     """Digest of the former alone."""
     arguments: str = ""
     """As JSON, cut, for the person."""
+    left_out: int = 0
+    """Characters that were cut."""
     why: str = ""
 
 

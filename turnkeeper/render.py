@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnkeeper import replies
+from turnkeeper.approvals import arguments_of
 from turnkeeper.budget import dollars
 from turnkeeper.contract import (
     LOAD_AGENT,
@@ -29,7 +30,16 @@ from turnkeeper.control import Raised, paused_words
 from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
 from turnkeeper.state import Call, Phase, RunState
-from turnkeeper.text import arguments_line, clock, one_line, printable, utf8_size, well_formed
+from turnkeeper.text import (
+    arguments_line,
+    clock,
+    escaped,
+    one_line,
+    printable,
+    seen_line,
+    utf8_size,
+    well_formed,
+)
 from turnkeeper.usage import Usage
 from turnkeeper.waiting import in_words
 
@@ -186,8 +196,8 @@ def _replying(one: Awaited, workflow_id: str) -> str:
 def _unknown(state: RunState, workflow_id: str) -> str:
     rows = [
         f"- {u.status.replace('_', ' ')}: turn {u.turn}, "
-        f"{_code(f'{u.tool} {u.arguments}', 120)}, call {_code(u.call_id, 80)}, "
-        f"key {_code(u.key, 40)}: {_md(u.what)}"
+        f"{_code(escaped(f'{u.tool} {u.arguments}'), 120)}, call {_code(u.call_id, 80)}, "
+        f"key {_code(u.key, 40)}: {_md(escaped(u.what))}"
         for u in state.unknown[-_CARD_CALLS:]
     ]
     if waiting := [u for u in state.unknown if u.status == "waiting"]:
@@ -210,16 +220,17 @@ def _approvals(state: RunState, workflow_id: str) -> list[str]:
     told = []
     for asked in state.approvals.waiting[:_CARD_CALLS]:
         late = ", nobody decided in time" if asked.escalated else ""
-        late += f", not accepted: {_md(asked.refused)}" if asked.refused else ""
+        late += f", not accepted: {_md(escaped(asked.refused))}" if asked.refused else ""
         until = clock(asked.expires) + late
         allow, deny = (
             _code(f"starter.py {deciding(workflow_id, asked.id, allow=word)}", 400)
             for word in (True, False)
         )
         body, why = _body(approval=asked.id), _body(approval=asked.id, reason="...")
+        called = f"{asked.tool} {arguments_of(asked, 400)}"
         told += [
-            f"**Waits for a person to allow** {_code(f'{asked.tool} {asked.arguments}', 400)}",
-            f"Effect: {asked.effect}. Asked because {_md(asked.why)}. Until {until}.",
+            f"**Waits for a person to allow** {_code(called, 600)}",
+            f"Effect: {asked.effect}. Asked because {_md(escaped(asked.why))}. Until {until}.",
             f"To allow it: {allow}, or the update `approve` with{body}",
             f"To deny it: {deny}, or the update `deny` with{why}",
         ]
@@ -420,7 +431,8 @@ def _block(block: Mapping[str, Any]) -> str:
             if isinstance(arguments, dict)
             else json.dumps(arguments, ensure_ascii=False)
         )
-        return f"-> {block.get('name')} {told}".rstrip()
+        # A person decides by them whether a call is made.
+        return f"-> {block.get('name')} {escaped(told)}".rstrip()
     return f"({kind})"
 
 
@@ -458,13 +470,13 @@ def approval_text(asked: ApprovalAsked) -> str:
     by = f" by {_somebody(asked.actor, verified=asked.verified)}"
     why = f": {one_line(asked.reason, 200)}" if asked.reason else ""
     became = {
-        "waiting": f"waits for a person to allow it, asked because {one_line(asked.why, 300)}",
+        "waiting": f"waits for a person to allow it, asked because {seen_line(asked.why, 300)}",
         "approved": f"was approved{by}",
         "denied": f"was denied{by}{why}",
         "expired": "was decided by nobody in time",
         "withdrawn": "was decided by nobody: the run ended, or a message came first",
     }[asked.status]
-    called = one_line(f"{asked.tool} {asked.arguments}", 300)
+    called = f"{one_line(asked.tool, 64)} {arguments_of(asked, 300)}"
     return f"turn {asked.turn}, {called} {became} (approval {one_line(asked.id, 64)})"
 
 

@@ -15,6 +15,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from turnkeeper.approvals import shortened
 from turnkeeper.contract import (
     WORKFLOW,
     Checked,
@@ -143,10 +144,7 @@ def result_of(state: RunState) -> RunResult:
         unread=len(state.inbox.unread(state.pending)),
         epochs=state.context.number + 1,
         unknown=state.unknown,
-        approvals=[
-            a.model_copy(update={"arguments": one_line(a.arguments, 200)})
-            for a in state.approvals.asked[-RESULT_APPROVALS:]
-        ],
+        approvals=[shortened(a, 200) for a in state.approvals.asked[-RESULT_APPROVALS:]],
         limits=state.limits if state.control.raised else None,
         output=None if output is None else strict_json(output),
         output_artifact=checked.artifact,

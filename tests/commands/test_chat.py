@@ -62,6 +62,27 @@ async def test_a_question_is_answered_by_the_next_line(
         await r.agents.stop(run)
 
 
+async def test_a_question_waits_for_an_answer_or_the_end(
+    rig: RigFactory, server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """A blank line is none, nor is one that is too long, for which nobody else is blamed; the end
+    of the input leaves the run with its question."""
+    run, left = f"chat-{uuid.uuid4()}", f"chat-{uuid.uuid4()}"
+    async with rig(asks_once, tools=[ask_person]) as r:
+        r.ids.append(run)
+        lines = f"help me\n\n{'x' * 20_001}\nthe blue one\n"
+        arguments = ("chat", "tester", "--id", run, "--task-queue", r.task_queue)
+        done = await Shell(server, tmp_path).starter(*arguments, stdin=lines)
+        assert (done.returncode, done.stdout) == (0, "re: help me\n")
+        assert "a blank line is no answer" in done.stderr
+        assert "20000 characters" in done.stderr
+        assert "somebody else" not in done.stderr
+        assert await chat(r, server, tmp_path, left, "help me\n") == []
+        assert [a.question for a in (await r.agents.status(left)).awaited] == ["Which one?"]
+        await r.agents.stop(run)
+        await r.agents.stop(left)
+
+
 async def test_send_and_answer(rig: RigFactory, server: EmbeddedServer, tmp_path: Path) -> None:
     """From another terminal: the question of a run is listed with how to answer, answered, and a
     message sent, once."""

@@ -50,7 +50,8 @@ async def test_one_run_is_paused_and_resumed(rig: RigFactory, shell: Shell) -> N
 
 
 async def test_several_runs_are_paused_and_resumed_together(rig: RigFactory, shell: Shell) -> None:
-    """Chosen as for `stop`: shown first, paused with `--yes`, resumed in one go."""
+    """Chosen as for `stop`: shown first, paused with `--yes`, resumed in one go; if more are chosen
+    than `--count`, it says so and fails."""
     gate = Gate()
     async with rig(one_call, tools=[gate.tool]) as r:
         tenant = f"tenant-of-{r.agents.task_queue}"
@@ -61,7 +62,11 @@ async def test_several_runs_are_paused_and_resumed_together(rig: RigFactory, she
             return await r.agents.count_runs(f"TurnkeeperTenant = '{tenant}'") == 3
 
         await until(found)
+        some = await shell.starter("pause", *chosen, "--count", "2")
+        assert (some.returncode, len(some.stdout.splitlines())) == (1, 3)
+        assert "More runs were chosen than 2 (--count)." in some.stderr
         shown = await shell.starter("pause", *chosen)
+        assert (shown.returncode, "More runs" in shown.stderr) == (0, False)
         assert "3 open runs would be paused: the same command with --yes" in shown.stderr
         some = await shell.starter("pause", *chosen, "--count", "2")
         assert "2 of 3 open runs (--count) would be paused: the same" in some.stderr
@@ -72,8 +77,20 @@ async def test_several_runs_are_paused_and_resumed_together(rig: RigFactory, she
         gate.go.set()
         for run in runs:
             assert (await held(r, run)).waiting_for.endswith(": a recall")
-        resumed = await shell.starter("resume", *chosen, "--status", "waiting", "--yes")
-        assert sorted(resumed.stdout.splitlines()) == sorted(f"run {x.id} goes on" for x in runs)
+        resume = ["resume", *chosen, "--status", "waiting", "--yes"]
+        some = await shell.starter(*resume, "--count", "1", "--json")
+        (first,) = json.loads(some.stdout)["runs"]
+        assert (some.returncode, json.loads(some.stdout)["left_out"]) == (1, True)
+        others = [run.id for run in runs if run.id != first["id"]]
+
+        async def rest() -> bool:
+            query = f"TurnkeeperTenant = '{tenant}' AND ExecutionStatus = 'Running'"
+            return await r.agents.count_runs(query) == len(others)
+
+        await until(rest)
+        resumed = await shell.starter(*resume)
+        assert sorted(resumed.stdout.splitlines()) == sorted(f"run {x} goes on" for x in others)
+        assert (resumed.returncode, "More runs" in resumed.stderr) == (0, False)
         for run in runs:
             assert (await run.result(timeout=60)).outcome == "completed"
 

@@ -10,7 +10,7 @@ from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
 from turnkeeper.commands.runs import person
 from turnkeeper.commands.selection import query_of
 from turnkeeper.commands.terminal import below, say, say_json, table, tell, tell_deciding
-from turnkeeper.text import age, one_line
+from turnkeeper.text import age, one_line, seen_line
 
 if TYPE_CHECKING:
     from turnkeeper.client import PendingApproval
@@ -106,11 +106,13 @@ def _row(pending: PendingApproval) -> tuple[str, ...]:
 
 
 def _details(pending: PendingApproval) -> list[str]:
+    from turnkeeper.approvals import arguments_of
+
     asked = pending.asked
     late = ", nobody decided in time" if asked.escalated else ""
     where = f"agent {one_line(pending.agent, 64)}, turn {asked.turn}{late}"
-    because = f"asked because {one_line(asked.why, _CELL)}; {where}"
-    return below((one_line(asked.arguments, 1_000), because))
+    because = f"asked because {seen_line(asked.why, _CELL)}; {where}"
+    return below((arguments_of(asked, 1_000), because))
 
 
 def _as_json(pending: PendingApproval) -> dict[str, object]:

@@ -120,13 +120,15 @@ async def _tell_one(place: Place, options: argparse.Namespace, verb: _Verb) -> i
 async def _tell_chosen(place: Place, options: argparse.Namespace, verb: _Verb) -> int:
     would = f"would be {verb.done}"
     async with place.client(to_read=True) as client:
-        runs = await chosen_runs(client, options, open_only=True)
+        # One more, to know whether there are more.
+        found = await chosen_runs(client, options, open_only=True, limit=options.count + 1)
+        runs, left_out = found[: options.count], len(found) > options.count
         ids = [r.id for r in runs]
         number = await _how_many(client, options, len(runs))
         became = await _tell_all(client, options, verb, ids) if options.yes else {}
     if options.json:
         rows = [{"id": run, verb.name: became.get(run, would)} for run in ids]
-        say_json({"runs": rows})
+        say_json({"runs": rows, "left_out": left_out})
     elif options.yes:
         for run, what in became.items():
             say(_told(place, verb, run, what))
@@ -135,8 +137,11 @@ async def _tell_chosen(place: Place, options: argparse.Namespace, verb: _Verb) -
         tell(f"{number} {would}: the same command with --yes does it")
     else:
         tell("no open runs")
+    if left_out:
+        tell(f"More runs were chosen than {options.count:,} (--count).")
     known = {*verb.told, _ENDED}
-    return FAILED if any(what not in known for what in became.values()) else 0
+    failed = any(what not in known for what in became.values())
+    return FAILED if failed or left_out else 0
 
 
 async def _how_many(client: AgentClient, options: argparse.Namespace, found: int) -> str:

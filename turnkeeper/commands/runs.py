@@ -50,9 +50,15 @@ async def count(place: Place, options: argparse.Namespace) -> int:
 
 
 async def chosen_runs(
-    client: AgentClient, options: argparse.Namespace, *, open_only: bool = False
+    client: AgentClient,
+    options: argparse.Namespace,
+    *,
+    open_only: bool = False,
+    limit: int | None = None,
 ) -> list[RunSummary]:
     """The runs that the options of `add_selection` choose, the newest first.
+
+    `limit` is how many there are at most, if not `--count`.
 
     Raises:
         Complaint: the server does not understand the query.
@@ -61,7 +67,9 @@ async def chosen_runs(
     if open_only:
         query = " AND ".join(filter(None, [query, OPEN]))
     try:
-        found = client.list_runs(query, waiting_for=options.waiting_for, limit=options.count)
+        found = client.list_runs(
+            query, waiting_for=options.waiting_for, limit=limit or options.count
+        )
         runs = [r async for r in found]
     except ValueError as error:
         raise Complaint(str(error), USAGE) from error

@@ -101,7 +101,7 @@ def _print(
     fold: int | None,
 ) -> None:
     from turnkeeper.render import approval_text, result_lines, transcript_text, unknown_text
-    from turnkeeper.text import one_line
+    from turnkeeper.text import one_line, seen_line
 
     model = f" · {one_line(status.model, 80)}" if status.model else ""
     say(f"run       {run_id}")
@@ -123,8 +123,8 @@ def _print(
         say(f"approval  {approval_text(asked)}")
     for call in status.unknown:
         say(f"unknown   turn {call.turn} · {unknown_text(call)}")
-        say(f"          {one_line(call.what, 500)}")
-        say(f"          arguments {one_line(call.arguments, 500)}; key {one_line(call.key, 100)}")
+        say(f"          {seen_line(call.what, 500)}")
+        say(f"          arguments {seen_line(call.arguments, 500)}; key {one_line(call.key, 100)}")
     if not transcript.entries and isinstance(transcript.start, dict):
         say(f"prompt    {one_line(str(transcript.start.get('prompt')), 1_000)}")
     tail = [f"{t.input.tool}: {_how_far(t, ended)}" for t in transcript.tail]

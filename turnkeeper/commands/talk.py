@@ -18,6 +18,7 @@ from turnkeeper.text import one_line
 
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient
+    from turnkeeper.contract import Awaited
 
 _LOOK_SECONDS = 1.0
 """Between two looks whether the run asks something, while its answer is awaited."""
@@ -86,12 +87,28 @@ async def chat(place: Place, options: argparse.Namespace) -> int:
     actor = options.actor or person()
     async with place.client() as client:
         tell(f"run {run}: a line is a message; end with Ctrl-D, the run stays open")
-        while line := await _line():
-            if line.strip():
-                await _exchange(client, options.agent, run, line.strip(), actor)
+        with contextlib.suppress(_LeftError):
+            while True:
+                if line := await _read():
+                    await _exchange(client, options.agent, run, line, actor)
         tell(f"\nTo go on: {place.again(f'chat {options.agent} --id {run}')}")
         tell(f"To end it: {place.again(f'stop {run}')}")
     return 0
+
+
+class _LeftError(Exception):
+    """The person has pressed Ctrl-D, or the input has ended."""
+
+
+async def _read() -> str:
+    """The next line without the spaces around it, which may leave nothing.
+
+    Raises:
+        _LeftError: there is none.
+    """
+    if line := await _line():
+        return line.strip()
+    raise _LeftError
 
 
 async def _line() -> str:
@@ -138,16 +155,33 @@ async def _exchange(client: AgentClient, agent: str, run: str, line: str, actor:
 
 async def _answer_questions(client: AgentClient, run: str, asked: set[str], actor: str) -> None:
     """Show what the model asks, and take the next line for the answer."""
-    for one in (await client.status(run)).awaited:
-        if one.kind != "answer" or one.call_id in asked:
+    for one in await _questions(client, run):
+        if one.call_id not in asked:
+            await _answer(client, run, one, actor)
+            # Only now: it may be listed for a moment longer.
+            asked.add(one.call_id)
+
+
+async def _questions(client: AgentClient, run: str) -> list[Awaited]:
+    return [one for one in (await client.status(run)).awaited if one.kind == "answer"]
+
+
+async def _answer(client: AgentClient, run: str, one: Awaited, actor: str) -> None:
+    """Ask until a line is taken for the answer, or nobody waits for one any more."""
+    tell(f"asked: {one_line(one.question, 500)}")
+    while True:
+        if not (line := await _read()):
+            tell("a blank line is no answer")
             continue
-        asked.add(one.call_id)
-        tell(f"asked: {one_line(one.question, 500)}")
-        if line := (await _line()).strip():
-            try:
-                await client.answer(run, one.call_id, line, actor=actor)
-            except InvalidRequest:
+        try:
+            await client.answer(run, one.call_id, line, actor=actor)
+        except InvalidRequest as error:
+            if all(o.call_id != one.call_id for o in await _questions(client, run)):
                 tell("somebody else has answered already")
+                return
+            tell(f"not accepted: {one_line(str(error), 300)}")
+        else:
+            return
 
 
 def _new_id() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import Place
 from turnkeeper.commands.terminal import say, say_json, tell, tell_deciding, tell_settling, width
-from turnkeeper.text import age
+from turnkeeper.text import age, escaped
 
 if TYPE_CHECKING:
     from turnkeeper.diagnosis import Diagnosis
@@ -46,7 +46,7 @@ def _print(found: Diagnosis) -> None:
 
 
 def _paragraph(name: str, text: str) -> None:
-    indent = " " * 10
+    indent, text = " " * 10, escaped(text)
     for line in textwrap.wrap(
         text,
         width(),
