@@ -303,7 +303,7 @@ async def show(client: Client, folder: Path) -> str:
         name="claude-sonnet-5-5", max_output_tokens=1_000, ceiling=16_000, window=200_000
     )
     made: dict[str, Any] = {"model": model, "instructions": "i", "tools": [look_up]}
-    made["limits"] = Limits(wall_seconds=600)
+    made |= {"limits": Limits(wall_seconds=600), "outage_seconds": 0}
     agents = [Agent(name=AGENT, **made), Agent(name="typed", output=COUNT, **made)]
     async with open_rig(client, folder, script, agents=agents, silence=2.0) as rig:
         # Attempts of all at once would wait for a busy machine until they count as lost.
