@@ -160,7 +160,11 @@ async def test_after_a_retry_what_is_new_has_an_id_of_its_own(rig: RigFactory) -
         for retries in range(5):
             if retries:
                 await r.agents.retry_from(run.id, 1)
-            await until(lambda told=retries + 1: len(hook.requests) == told)
+
+            def is_told(notices: int = retries + 1) -> bool:
+                return len(hook.requests) == notices
+
+            await until(is_told)
         one, two, again, failed, failed_again = hook.told()
         assert [t["calls"][0]["arguments"] for t in (one, two)] == ['order="o-1"', 'order="o-2"']
         assert again["id"] == two["id"]
