@@ -384,7 +384,12 @@ def _add_switch(commands: Any) -> None:
     summary = "Switch a tool, an agent or a tenant off for all runs, and on again."
     parser = commands.add_parser("switch", help=summary, description=summary)
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    off = _add(actions, "off", "switches:off", "From now on nothing of it begins, in any run.")
+    off = _add(
+        actions,
+        "off",
+        "switches:off",
+        "From now on nothing of it begins, in any run of the namespace.",
+    )
     on = _add(actions, "on", "switches:on", "Let it go on; runs that wait do so within a minute.")
     listing = _add(actions, "list", "switches:list_switches", "What is off, since when and why.")
     for action in (off, on):
@@ -402,8 +407,14 @@ def _add_switch(commands: Any) -> None:
         _add_actor(action, "does it")
     off.add_argument("--reason", required=True, help="why: models and operators read it")
     _add_reason(on, "why, for the record in history")
+    for action in (off, on):
+        action.add_argument(
+            "--task-queue", metavar="NAME", help="for its runs alone (default: the whole namespace)"
+        )
+    listing.add_argument(
+        "--task-queue", metavar="NAME", help="what holds for its runs (default: all that is off)"
+    )
     for action in (off, on, listing):
-        _add_task_queue(action)
         _add_json(action)
 
 

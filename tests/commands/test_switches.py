@@ -27,19 +27,41 @@ async def test_off_listed_and_on(rig: RigFactory, server: EmbeddedServer, tmp_pa
         queue = ("--task-queue", r.task_queue)
         done = await shell.starter("switch", "off", "tool", "pay", "--reason", "paid twice", *queue)
         assert done.returncode == 0, done.stderr
-        assert done.stdout == "tool pay is switched off: nothing of it begins from 2 s on\n"
+        there = f"on task queue {r.task_queue} alone"
+        off = f"tool pay is switched off {there}: nothing of it begins from 2 s on\n"
+        assert done.stdout == off
         again = await shell.starter("switch", "off", "tool", "pay", "--reason", "why not", *queue)
-        assert again.stdout == "tool pay was off already\n"
+        assert again.stdout == f"tool pay was off already {there}\n"
         listed = await shell.starter("switch", "list", *queue)
         who = getpass.getuser()
-        assert listed.stdout.startswith("tool pay: off for ")
+        assert listed.stdout.startswith(f"tool pay: off {there} for ")
         assert listed.stdout.endswith(f" s by {who}: paid twice\n")
         answer = (await r.run()).answer
         assert answer == f"Tool pay was switched off by {who}: paid twice. The call was not run."
         on = await shell.starter("switch", "on", "tool", "pay", "--json", *queue)
-        assert json.loads(on.stdout) == {"kind": "tool", "name": "pay", "switch": "switched"}
+        told = {"kind": "tool", "name": "pay", "task_queue": r.task_queue}
+        assert json.loads(on.stdout) == {**told, "switch": "switched"}
         nothing = await shell.starter("switch", "list", "--json", *queue)
         assert json.loads(nothing.stdout) == {"switches": []}
+
+
+async def test_it_says_where(rig: RigFactory, server: EmbeddedServer, tmp_path: Path) -> None:
+    """Without a task queue it is off on all, and the list has both; who switches it on in one place
+    reads where it is off still, with the command for that."""
+    async with rig([]) as r:
+        shell = Shell(server, tmp_path)
+        everywhere, queue = "in all of namespace default", ("--task-queue", r.task_queue)
+        why = ("--reason", "twice", "--actor", "ann")
+        done = await shell.starter("switch", "off", "tool", "say_where", *why)
+        assert done.stdout.startswith(f"tool say_where is switched off {everywhere}: "), done.stderr
+        await shell.starter("switch", "off", "tool", "say_where", *why, *queue)
+        listed = (await shell.starter("switch", "list")).stdout
+        assert f"tool say_where: off {everywhere} for " in listed
+        on = await shell.starter("switch", "on", "tool", "say_where")
+        assert on.stdout.startswith(f"tool say_where is switched on {everywhere}: it may be called")
+        there = f"it is still off on task queue {r.task_queue} alone: "
+        assert on.stderr.startswith(there)
+        assert on.stderr.endswith(f"switch on tool say_where --task-queue {r.task_queue}\n")
 
 
 async def test_a_reason_is_needed(server: EmbeddedServer, tmp_path: Path) -> None:
