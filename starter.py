@@ -336,7 +336,7 @@ def _add_fork(commands: Any) -> None:
         "--id", dest="new_id", metavar="NEW", help="the new run's id; one that exists stays"
     )
     _add_pairs(parser, "--limit", "a bound on the new run, such as turns=20")
-    _add_task_queue(parser)
+    parser.add_argument("--task-queue", metavar="NAME", help="default: that of the forked run")
     _add_json(parser)
 
 

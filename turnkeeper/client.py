@@ -153,6 +153,7 @@ class AgentClient:
         run_id: str | None = None,
         limits: Mapping[str, Any] | None = None,
         metadata: Mapping[str, str] | None = None,
+        task_queue: str | None = None,
     ) -> AgentRunHandle:
         """Start a new run that begins with what another one, open or closed, had said before the
         generation of a turn. That run stays as it is.
@@ -172,6 +173,7 @@ class AgentClient:
             run_id: of an earlier execution, say one that `retry_from` has replaced.
             limits: fields of `Limits` that replace those the other run was started with.
             metadata: instead of the other run's.
+            task_queue: instead of the other run's, whose workers have the agent.
 
         Raises:
             InvalidRequest: there is no such turn, or it is not finished yet.
@@ -181,7 +183,8 @@ class AgentClient:
         """
         asked = {"workflow_id": id, "turn": turn, "edit": edit, "run_id": run_id}
         request = await fork_request(self.client, self._artifacts, asked, limits, metadata)
-        return await self._begin(request, new_id)
+        queue = task_queue or (await describe(self.client, id, run_id)).task_queue
+        return await self._begin(request, new_id, task_queue=queue)
 
     async def retry_from(
         self, id: str, turn: int, *, again: bool = False, reason: str = "", actor: str | None = None
@@ -742,9 +745,15 @@ class AgentClient:
             raise invalid(f"switch: {error.cause}") from error
 
     async def _begin(
-        self, request: RunRequest, id: str | None, task_timeout: float | None = None
+        self,
+        request: RunRequest,
+        id: str | None,
+        task_timeout: float | None = None,
+        *,
+        task_queue: str | None = None,
     ) -> AgentRunHandle:
-        begun = await begin(self.client, request, id, self.task_queue, task_timeout)
+        queue = task_queue or self.task_queue
+        begun = await begin(self.client, request, id, queue, task_timeout)
         return AgentRunHandle(self, begun.id, run_id=begun.run_id, existed=begun.existed)
 
     def _artifacts(self) -> ArtifactStore:
