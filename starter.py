@@ -158,17 +158,14 @@ def _add_list(commands: Any) -> None:
     parser = _add(
         commands, "list", "runs:list_runs", "List open runs and the last to close, newest first."
     )
-    parser.add_argument(
-        "where", nargs="?", default="", metavar="QUERY", help="such as \"StartTime > '2026-11-01'\""
-    )
-    add_selection(parser, where=False)
+    add_selection(parser, query=True)
     parser.add_argument("--count", type=_positive, default=20, metavar="N", help="default 20")
     _add_json(parser)
 
 
 def _add_count(commands: Any) -> None:
     parser = _add(commands, "count", "runs:count", "Count runs, open and closed.")
-    add_selection(parser)
+    add_selection(parser, query=True)
     _add_json(parser)
 
 
@@ -244,7 +241,7 @@ def _add_approvals(commands: Any) -> None:
         "approvals:approvals",
         "List tool calls that wait for a person to allow them, over all runs.",
     )
-    add_selection(listing)
+    add_selection(listing, query=True)
     listing.add_argument(
         "--count", type=_positive, default=1_000, metavar="N", help="runs to look at (default 1000)"
     )
