@@ -14,7 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities import switched
 from tests.rig import AGENT, Rig, RigFactory, until
-from turnkeeper import Limits, RetryTool, switchboard, tool
+from turnkeeper import Limits, RetryTool, outside, switchboard, tool
 from turnkeeper.client import AgentClient
 from turnkeeper.contract import SWITCH, SWITCHED_ON, SWITCHES
 from turnkeeper.errors import InvalidRequest
@@ -274,8 +274,8 @@ async def test_its_runs_wait_and_go_on(
         await r.switch_off(kind, name, "too dear", "ann")
         await asyncio.sleep(switched.FRESH_SECONDS)
         release.set()
-        await until(lambda: _waits(run, other))
-        assert (await run.status()).waiting_for.startswith(f"{other} (attempt ")
+        await until(lambda: _waits(run, f"{other} (attempt "))
+        await until(lambda: listed_as_waiting(r, run.id, other))
         (finding,) = (await r.agents.why(run.id)).findings
         assert finding.what == f"it waits for {other}"
         assert "switch on" in finding.mend
@@ -291,8 +291,19 @@ async def test_its_runs_wait_and_go_on(
             f"done | {kind.capitalize()} {name} was switched off by ann"
         )
         assert result.errors == 0
+        assert not await outside.waits_of(await outside.describe(r.client, run.id))
         assert (await scheduled(r, run.id)).count(SWITCHED_ON) == 1
         assert await r.task_failures() == 0
+
+
+async def listed_as_waiting(r: Rig, run: str, words: str) -> bool:
+    """Whether lists find a run that waits for a switch, by its state and by what it waits for."""
+    query = f"WorkflowId = '{run}' AND TurnkeeperStatus = 'waiting'"
+    for kind in ("switch", "person"):
+        found = [s async for s in r.agents.list_runs(query, waiting_for=kind)]
+        if [(s.status, s.waiting_for) for s in found] != [("waiting", words)]:
+            return False
+    return True
 
 
 async def _waits(run: Any, words: str) -> bool:

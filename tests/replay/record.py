@@ -500,6 +500,7 @@ SCENARIOS: dict[str, Scenario] = {
         agent={"tools": [ask_person, sleep]},
     ),
     "switched-off": Scenario([text("Hello.")], drive=_switched_off),
+    "switched-off-told": Scenario([text("Hello.")], drive=_switched_off),
     "tool-off": Scenario([call("write", {"n": 1}), _results], drive=_tool_off),
     "switches": Scenario([call("write", {"n": 1}), _results], drive=_switches),
     "notices": Scenario([call("send"), status(401)], "model_rejected", agent={"webhook": UNHEARD}),
