@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from tests.commands.test_unknown import Shell
-from tests.rig import RigFactory
-from turnkeeper import tool
+from tests.rig import Rig, RigFactory, until
+from turnkeeper import Agent, tool
 from turnkeeper.testing import call, text
 from turnkeeper.testing.embedded import EmbeddedServer
 
@@ -17,6 +17,9 @@ from turnkeeper.testing.embedded import EmbeddedServer
 async def pay() -> str:
     """Pay."""
     return "paid"
+
+
+PAYER = Agent(name="payer", model="claude-sonnet-5-5", instructions="Pay.", tools=[pay])
 
 
 async def test_off_listed_and_on(rig: RigFactory, server: EmbeddedServer, tmp_path: Path) -> None:
@@ -62,6 +65,33 @@ async def test_it_says_where(rig: RigFactory, server: EmbeddedServer, tmp_path: 
         there = f"it is still off on task queue {r.task_queue} alone: "
         assert on.stderr.startswith(there)
         assert on.stderr.endswith(f"switch on tool say_where --task-queue {r.task_queue}\n")
+
+
+async def test_a_name_that_nobody_has_is_doubted(
+    rig: RigFactory, server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """It is switched off all the same, since it may be deployed any moment; one that is known is
+    not doubted."""
+    async with rig([call("pay"), text("Done.")], agents=[PAYER]) as r:
+        shell = Shell(server, tmp_path)
+        await r.run(agent="payer")
+        await until(lambda: _found(r))
+        doubts = {
+            ("tool", "paay"): "has a tool paay; did you mean pay?",
+            ("tool", "payer.nosuch"): "agent payer has no tool nosuch: is it spelled so?",
+            ("tool", "payer.pay"): "",
+            ("agent", "payeer"): "no run yet is of agent payeer: is it spelled so?",
+            ("agent", "payer"): "",
+        }
+        for (kind, name), doubt in doubts.items():
+            at = ("--reason", "x", "--task-queue", r.task_queue)
+            done = await shell.starter("switch", "off", kind, name, *at)
+            assert (done.returncode, doubt in done.stderr) == (0, True), done.stderr
+            assert bool(done.stderr) == bool(doubt)
+
+
+async def _found(r: Rig) -> bool:
+    return await r.agents.count_runs(f"WorkflowId = '{r.ids[-1]}' AND TurnkeeperOutcome != ''") == 1
 
 
 async def test_a_reason_is_needed(server: EmbeddedServer, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import Place
 from turnkeeper.commands.runs import person
+from turnkeeper.commands.spelling import doubt
 from turnkeeper.commands.terminal import say, say_json, tell
 from turnkeeper.text import age, one_line
 
@@ -36,6 +37,8 @@ async def off(place: Place, options: argparse.Namespace) -> int:
             task_queue=options.task_queue,
         )
         _print(client, options, switched, "off")
+        if doubtful := await doubt(place, client, options.kind, options.name):
+            tell(doubtful)
     return 0
 
 
