@@ -166,17 +166,14 @@ def _add_list(commands: Any) -> None:
     parser = _add(
         commands, "list", "runs:list_runs", "List open runs and the last to close, newest first."
     )
-    parser.add_argument(
-        "where", nargs="?", default="", metavar="QUERY", help="such as \"StartTime > '2026-11-01'\""
-    )
-    add_selection(parser, where=False)
+    add_selection(parser, query=True)
     parser.add_argument("--count", type=_positive, default=20, metavar="N", help="default 20")
     _add_json(parser)
 
 
 def _add_count(commands: Any) -> None:
     parser = _add(commands, "count", "runs:count", "Count runs, open and closed.")
-    add_selection(parser)
+    add_selection(parser, query=True)
     _add_json(parser)
 
 
@@ -252,7 +249,7 @@ def _add_approvals(commands: Any) -> None:
         "approvals:approvals",
         "List tool calls that wait for a person to allow them, over all runs.",
     )
-    add_selection(listing)
+    add_selection(listing, query=True)
     listing.add_argument(
         "--count", type=_positive, default=1_000, metavar="N", help="runs to look at (default 1000)"
     )
@@ -344,7 +341,7 @@ def _add_fork(commands: Any) -> None:
         "--id", dest="new_id", metavar="NEW", help="the new run's id; one that exists stays"
     )
     _add_pairs(parser, "--limit", "a bound on the new run, such as turns=20")
-    _add_task_queue(parser)
+    parser.add_argument("--task-queue", metavar="NAME", help="default: that of the forked run")
     _add_json(parser)
 
 
@@ -392,7 +389,12 @@ def _add_switch(commands: Any) -> None:
     summary = "Switch a tool, an agent or a tenant off for all runs, and on again."
     parser = commands.add_parser("switch", help=summary, description=summary)
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    off = _add(actions, "off", "switches:off", "From now on nothing of it begins, in any run.")
+    off = _add(
+        actions,
+        "off",
+        "switches:off",
+        "From now on nothing of it begins, in any run of the namespace.",
+    )
     on = _add(actions, "on", "switches:on", "Let it go on; runs that wait do so within a minute.")
     listing = _add(actions, "list", "switches:list_switches", "What is off, since when and why.")
     for action in (off, on):
@@ -410,8 +412,14 @@ def _add_switch(commands: Any) -> None:
         _add_actor(action, "does it")
     off.add_argument("--reason", required=True, help="why: models and operators read it")
     _add_reason(on, "why, for the record in history")
+    for action in (off, on):
+        action.add_argument(
+            "--task-queue", metavar="NAME", help="for its runs alone (default: the whole namespace)"
+        )
+    listing.add_argument(
+        "--task-queue", metavar="NAME", help="what holds for its runs (default: all that is off)"
+    )
     for action in (off, on, listing):
-        _add_task_queue(action)
         _add_json(action)
 
 

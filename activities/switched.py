@@ -71,7 +71,7 @@ class Switched:
         began = clock()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                found = await switchboard.read(self._client, self._task_queue)
+                found = await switchboard.in_force(self._client, self._task_queue)
         except (TimeoutError, RPCError) as error:
             self._until = clock() + FRESH_SECONDS
             if not self._told:

@@ -166,6 +166,7 @@ class AgentClient:
         run_id: str | None = None,
         limits: Mapping[str, Any] | None = None,
         metadata: Mapping[str, str] | None = None,
+        task_queue: str | None = None,
     ) -> AgentRunHandle:
         """Start a new run that begins with what another one, open or closed, had said before the
         generation of a turn. That run stays as it is.
@@ -185,6 +186,7 @@ class AgentClient:
             run_id: of an earlier execution, say one that `retry_from` has replaced.
             limits: fields of `Limits` that replace those the other run was started with.
             metadata: instead of the other run's.
+            task_queue: instead of the other run's, whose workers have the agent.
 
         Raises:
             InvalidRequest: there is no such turn, or it is not finished yet.
@@ -194,7 +196,8 @@ class AgentClient:
         """
         asked = {"workflow_id": id, "turn": turn, "edit": edit, "run_id": run_id}
         request = await fork_request(self.client, self._artifacts, asked, limits, metadata)
-        return await self._begin(request, new_id)
+        queue = task_queue or (await describe(self.client, id, run_id)).task_queue
+        return await self._begin(request, new_id, task_queue=queue)
 
     async def retry_from(
         self, id: str, turn: int, *, again: bool = False, reason: str = "", actor: str | None = None
@@ -726,9 +729,10 @@ class AgentClient:
         reason: str,
         actor: str | None = None,
         *,
+        task_queue: str | None = None,
         timeout: float = _PATIENCE,
     ) -> switchboard.Switched:
-        """Switch off a tool, an agent or a tenant, for all runs of this client's task queue.
+        """Switch off a tool, an agent or a tenant, for all runs of the namespace.
 
         Two seconds after the answer `switched` nothing of it begins any more: calls are answered as
         not run, and runs of the agent or tenant wait before their next request to the model. What
@@ -739,17 +743,20 @@ class AgentClient:
             name: of a tool `issue_refund`, or `refunds.issue_refund` for that agent's alone.
             reason: why; models and operators read it.
             actor: who says so.
+            task_queue: for the runs of that task queue alone.
             timeout: seconds that a worker has to answer.
 
         Returns:
-            `switched`; `unchanged`: it was off already, and its first reason stays; `queued`: no
-            worker has answered, and the server tells the next one.
+            `switched`; `unchanged`: it was off there already, and its first reason stays; `queued`:
+            no worker has answered (of the namespace, or of that task queue), and the server tells
+            the next one.
 
         Raises:
             InvalidRequest: the name or reason is malformed, or too much is switched off.
             ConnectionError: the server cannot be reached.
         """
-        return await self._switch(kind, name, timeout, off=True, reason=reason, actor=actor)
+        said = {"kind": kind, "name": name, "off": True, "reason": reason, "actor": actor}
+        return await self._switch(said, task_queue, timeout)
 
     async def switch_on(
         self,
@@ -758,40 +765,55 @@ class AgentClient:
         reason: str = "",
         actor: str | None = None,
         *,
+        task_queue: str | None = None,
         timeout: float = _PATIENCE,
     ) -> switchboard.Switched:
         """Switch on again what was switched off; runs that wait go on within a minute.
 
-        Arguments, answers and errors are those of `switch_off`.
+        What is off for the namespace and for a task queue, too, is switched on for each: `switches`
+        tells what is left. Arguments, answers and errors are those of `switch_off`.
         """
-        return await self._switch(kind, name, timeout, off=False, reason=reason, actor=actor)
+        said = {"kind": kind, "name": name, "off": False, "reason": reason, "actor": actor}
+        return await self._switch(said, task_queue, timeout)
 
-    async def switches(self) -> list[Switch]:
-        """What is switched off, in the order in which that was done. Needs no worker.
+    async def switches(self, *, task_queue: str | None = None) -> list[Switch]:
+        """What is switched off, first for the namespace, then for task queues alone; each in the
+        order in which that was done. Needs no worker.
+
+        `task_queue`: only what holds for its runs. Without it other task queues than this client's
+        are found by Temporal's visibility, which may be some seconds late.
 
         Raises:
             ConnectionError: the server cannot be reached.
         """
         with readable_errors(self.client):
-            return (await switchboard.read(self.client, self.task_queue)).switches
+            if task_queue is not None:
+                return (await switchboard.in_force(self.client, task_queue)).switches
+            return await switchboard.everywhere(self.client, self.task_queue)
 
     # --- inside ---------------------------------------------------------------------------------
 
     async def _switch(
-        self, kind: Kind, name: str, timeout: float, **fields: Any
+        self, said: Mapping[str, Any], task_queue: str | None, timeout: float
     ) -> switchboard.Switched:
         _not_in_a_workflow()
-        asked = checked(SwitchRequest, {"kind": kind, "name": name, **fields})
+        asked = checked(SwitchRequest, said)
         try:
             with readable_errors(self.client):
-                return await switchboard.change(self.client, self.task_queue, asked, timeout)
+                return await switchboard.change(self.client, task_queue, asked, timeout)
         except WorkflowUpdateFailedError as error:
             raise invalid(f"switch: {error.cause}") from error
 
     async def _begin(
-        self, request: RunRequest, id: str | None, task_timeout: float | None = None
+        self,
+        request: RunRequest,
+        id: str | None,
+        task_timeout: float | None = None,
+        *,
+        task_queue: str | None = None,
     ) -> AgentRunHandle:
-        begun = await begin(self.client, request, id, self.task_queue, task_timeout)
+        queue = task_queue or self.task_queue
+        begun = await begin(self.client, request, id, queue, task_timeout)
         return AgentRunHandle(self, begun.id, run_id=begun.run_id, existed=begun.existed)
 
     def _artifacts(self) -> ArtifactStore:

@@ -65,7 +65,7 @@ NOT_SEALED = "not_sealed"
 """The same of sealing: the loop goes on without."""
 
 SWITCHES = "TurnkeeperSwitches"
-"""Workflow type: keeps what is switched off, one workflow for each task queue."""
+"""Workflow type: keeps what is switched off, one for the namespace, and one for a task queue."""
 SWITCH = "switch"
 """Its update and signal, body `SwitchRequest`: switch a tool, an agent or a tenant off or on."""
 SWITCHED_ON = "run.switched_on"

@@ -81,7 +81,8 @@ async def diagnose(client: Client, described: WorkflowExecutionDescription) -> D
     findings = [
         *await _failing_task(client, described),
         *_nobody(described, living, polled, now),
-        *(_awaited(described.id, kind, what) for kind, what in waits.items()),
+        # For a switch there is an activity, which tells more.
+        *(_awaited(described.id, kind, what) for kind, what in waits.items() if kind != "switch"),
         *(_activity(p, now) for p in described.raw_description.pending_activities),
     ]
     return Diagnosis(

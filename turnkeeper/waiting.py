@@ -67,6 +67,7 @@ KINDS: dict[str, Kind] = {
     "answer": Kind("awaited", "{things}", _question, {"kind": "answer"}),
     "time": Kind("awaited", "{things}", _time, {"kind": "time"}),
     "provider": Kind("parked", "{things}", _provider),
+    "switch": Kind("switched_off", "{things}", "{awaits}"),
     "approval": Kind("approvals", "a person to allow {things}", "{tool} (approval {id})"),
 }
 

@@ -78,6 +78,15 @@ def publish_outage(state: RunState) -> None:
     show(state)
 
 
+def publish_switched_off(state: RunState) -> None:
+    """When the run begins to wait for its agent or tenant to be on again, and when it goes on."""
+    off = state.switched_off
+    _upsert(state, {"Status": _status(state)}, {})
+    told = {"switched_off": {"awaits": off} if off else None}
+    workflow.upsert_memo(told | _used(state))
+    show(state)
+
+
 def publish_waiting(state: RunState) -> None:
     """When the run begins to wait for somebody's words or a time, and when it goes on."""
     _upsert(state, {"Status": _status(state)}, {})
@@ -131,7 +140,7 @@ def _waiting_memo(state: RunState) -> dict[str, Any]:
 
 
 def _status(state: RunState) -> str:
-    return "waiting" if state.waits else "running"
+    return "waiting" if state.waits or state.switched_off else "running"
 
 
 def show(state: RunState) -> None:

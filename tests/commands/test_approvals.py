@@ -177,7 +177,7 @@ async def test_foreign_words_stay_in_their_place(
             yield Agents()
 
     chosen = dict.fromkeys(("agent", "status", "outcome", "tenant", "unknown"))
-    options = argparse.Namespace(**chosen, where="", count=10, json=False)
+    options = argparse.Namespace(**chosen, query="", where="", count=10, json=False)
     assert await approvals.approvals(Elsewhere(root=ROOT, state=tmp_path), options) == 0
     shown, said = capsys.readouterr()
     assert not {"\x1b", "\x9b", "\u202e"} & set(shown + said)

@@ -273,19 +273,19 @@ async def _asked(r: Rig) -> Any:
 
 
 async def _switched_off(r: Rig) -> Any:
-    await r.agents.switch_off("agent", "tester", "too dear", "ann")
+    await r.switch_off("agent", "tester", "too dear", "ann")
     run = await r.start()
 
     async def waits() -> bool:
         return "switched on again" in (await run.status()).waiting_for
 
     await until(waits)
-    await r.agents.switch_on("agent", "tester")
+    await r.switch_on("agent", "tester")
     return await run.result(check=False)
 
 
 async def _tool_off(r: Rig) -> Any:
-    await r.agents.switch_off("tool", "write", "too many", "ann")
+    await r.switch_off("tool", "write", "too many", "ann")
     return await r.run()
 
 
@@ -295,7 +295,7 @@ async def _switches(r: Rig) -> Any:
     handle = r.client.get_workflow_handle(switchboard.workflow_id(r.task_queue))
     await handle.signal("switch", {"kind": "tenant", "name": "acme", "off": True, "reason": "x"})
     await handle.signal("switch", {"kind": "nonsense"})
-    await r.agents.switch_on("tool", "write")
+    await r.switch_on("tool", "write")
     r.ids.append(handle.id)
     return result
 
@@ -503,6 +503,7 @@ SCENARIOS: dict[str, Scenario] = {
         agent={"tools": [ask_person, sleep]},
     ),
     "switched-off": Scenario([text("Hello.")], drive=_switched_off),
+    "switched-off-told": Scenario([text("Hello.")], drive=_switched_off),
     "tool-off": Scenario([call("write", {"n": 1}), _results], drive=_tool_off),
     "switches": Scenario([call("write", {"n": 1}), _results], drive=_switches),
     "notices": Scenario([call("send"), status(401)], "model_rejected", agent={"webhook": UNHEARD}),

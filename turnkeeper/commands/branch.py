@@ -19,6 +19,7 @@ async def fork(place: Place, options: argparse.Namespace) -> int:
             options.edit,
             new_id=options.new_id,
             limits=limits_of(options.limit),
+            task_queue=options.task_queue,
         )
     if options.json:
         say_json({"id": handle.id, "run_id": handle.run_id, "existed": handle.existed})
