@@ -33,7 +33,7 @@ def test_json_steers_no_terminal(value: dict[str, Any]) -> None:
 
 def test_why_shows_what_nobody_sees(capsys: pytest.CaptureFixture[str]) -> None:
     """What is found out about a run repeats what a model has written."""
-    found = Diagnosis("r", "running", "q", (), (Finding(f"a word on o-1{STEERING}"),))
+    found = Diagnosis("r", "id", "running", "q", (), (Finding(f"a word on o-1{STEERING}"),))
     why._print(found)
     out = capsys.readouterr().out
     assert not {"\u200b", "\U000e0041"} & set(out)

@@ -505,6 +505,10 @@ SCENARIOS: dict[str, Scenario] = {
     "tool-off": Scenario([call("write", {"n": 1}), _results], drive=_tool_off),
     "switches": Scenario([call("write", {"n": 1}), _results], drive=_switches),
     "notices": Scenario([call("send"), status(401)], "model_rejected", agent={"webhook": UNHEARD}),
+    # With ids made of what is told, which the former are not.
+    "notices-by-content": Scenario(
+        [call("send"), status(401)], "model_rejected", agent={"webhook": UNHEARD}
+    ),
     "codec": Scenario([call("write", {"n": 1}), _results], codec=True),
 }
 
