@@ -59,6 +59,9 @@ class Settings:
     default a quarter of the memory that this process may use."""
     unknown_agent_seconds: float = 8
     """How long other workers are asked for an agent that this one does not have."""
+    keeps_switches: bool = False
+    """Whether it serves the list of what is switched off in the whole namespace, too: once in a
+    process, as the program does; two that poll one task queue do not end."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -265,6 +268,7 @@ async def _prepare(
         grace_seconds=options.grace_seconds,
         blocked_seconds=float(options.blocked_seconds),
         cache_mb=options.cache_mb,
+        keeps_switches=True,
     )
     grace = _grace(registry, settings)
     startup.warn_of_grace(grace)
@@ -391,8 +395,11 @@ def build_worker(
 
     class Serving(Worker):
         async def run(self) -> None:
+            if not settings.keeps_switches:
+                return await super().run()
             async with _namespace_switches(client, registry):
                 await super().run()
+            return None
 
         async def shutdown(self) -> None:
             telling = asyncio.create_task(execute.in_flight.tell(grace))

@@ -23,7 +23,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from tests.archive import Archive
 from tests.rig import open_rig, until
 from tests.sizes import FULL
-from tests.workers import CRASHING_WORKER, SiteFactory, open_site
+from tests.workers import SiteFactory, open_site
 from turnkeeper.client import AgentClient
 from turnkeeper.testing import EffectLedger, call, text
 from turnkeeper.testing.embedded import EmbeddedServer
@@ -74,7 +74,7 @@ async def test_b22_a_turn_is_in_the_transcript_or_it_is_not(
     async with site(script, module=TOOLS, environment=environment) as s:
         run = None
         for point in APPENDING:
-            dying = await s.worker(*BEAT, program=CRASHING_WORKER, crash_at=f"{point}:1")
+            dying = await s.worker(*BEAT, crash_points=True, crash_at=f"{point}:1")
             run = run or await s.start(agent="effects")
             assert await until(lambda dying=dying: dying.status) == -signal.SIGKILL  # type: ignore[misc]
             found.append((await run.transcript()).entries)

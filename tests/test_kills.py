@@ -13,7 +13,7 @@ from temporalio.client import Client
 
 from tests.faults.killable import agent
 from tests.rig import RigFactory, until
-from tests.workers import CRASHING_WORKER, Site, SiteFactory, open_site
+from tests.workers import Site, SiteFactory, open_site
 from turnkeeper.contract import RunResult
 from turnkeeper.testing import Exchange, call, text
 from turnkeeper.testing.embedded import EmbeddedServer
@@ -102,7 +102,7 @@ async def test_a_worker_killed_in_a_workflow_task(
     """PARSE, EXECUTE, RESUME: no generation and no tool call is repeated, the end is the same."""
     steps = script("send")
     async with site(steps) as s:
-        first = await s.worker(program=CRASHING_WORKER, crash_at=f"{point}:1")
+        first = await s.worker(crash_points=True, crash_at=f"{point}:1")
         run = await s.start()
         assert await until(lambda: first.status) == -9
         await s.worker()

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests import forked
 from turnkeeper.client import AgentClient
 from turnkeeper.commands.place import exit_code
 from turnkeeper.commands.show import _how_far
@@ -50,16 +51,8 @@ def starter(
     *arguments: str, stdin: str | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    return subprocess.run(
-        [sys.executable, "starter.py", *arguments],
-        cwd=ROOT,
-        env=environment(**(env or {})),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    made = environment(**(env or {}))
+    return forked.run(["starter.py", *arguments], cwd=ROOT, env=made, stdin=stdin, timeout=90)
 
 
 @dataclass(frozen=True)

@@ -212,10 +212,11 @@ async def test_it_is_off_on_all_task_queues(rig: RigFactory, client: Client) -> 
     worker of the namespace answers, whichever has answered before."""
     everywhere = all_over(client)
     wiring = [call("wire"), results]
-    async with rig(wiring, tools=[wire]) as one:
+    keeps = {"keeps_switches": True}
+    async with rig(wiring, tools=[wire], settings=keeps) as one:
         assert await everywhere.switch_off("tool", "wire", "twice", "ann") == "switched"
         assert "off by ann: twice" in str((await one.run()).answer)
-    async with rig([*wiring, *wiring], tools=[wire]) as another:
+    async with rig([*wiring, *wiring], tools=[wire], settings=keeps) as another:
         assert "off by ann: twice" in str((await another.run()).answer)
         assert await everywhere.switch_on("tool", "wire") == "switched"
         await asyncio.sleep(switched.FRESH_SECONDS)
@@ -231,7 +232,7 @@ async def test_a_word_about_all_and_one_about_a_task_queue_stand_side_by_side(
     """A list of before, of one task queue, is heeded as ever, is listed whoever asks, and what is
     off there is not switched on with the rest."""
     everywhere = all_over(client)
-    async with rig([call("wire"), results], tools=[wire]) as r:
+    async with rig([call("wire"), results], tools=[wire], settings={"keeps_switches": True}) as r:
         await r.switch_off("tool", "wire", "here")
         await everywhere.switch_off("tool", "wire", "everywhere")
         await until(lambda: _both(everywhere, r.task_queue))

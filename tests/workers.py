@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import signal
-import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -16,15 +17,22 @@ from typing import Any
 
 from temporalio.client import Client
 
+from tests.faults.crew import PRELOAD
 from tests.faults.killable import read_notes
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.client import AgentClient, AgentRunHandle
 from turnkeeper.testing import ScriptedProvider
-from turnkeeper.testing.process import ChildProcess
+from turnkeeper.testing.nursery import ForkedProcess, Nursery
 
 ROOT = Path(__file__).resolve().parent.parent
-WORKER = ("worker.py",)
-CRASHING_WORKER = ("-m", "turnkeeper.testing.crashing", "worker.py")
+
+
+@functools.cache
+def _nursery() -> Nursery:
+    """One for all workers of this process of tests: what they import takes seconds."""
+    started = Nursery.start(ROOT, PRELOAD)
+    atexit.register(started.stop)
+    return started
 
 
 def alive(pid: int) -> bool:
@@ -45,32 +53,33 @@ class Site:
     environment: dict[str, str]
     module: str
     """Of the agents that the workers serve."""
-    workers: list[ChildProcess] = dataclasses.field(default_factory=list)
+    workers: list[ForkedProcess] = dataclasses.field(default_factory=list)
 
     async def worker(
-        self, *options: str, program: tuple[str, ...] = WORKER, crash_at: str = ""
-    ) -> ChildProcess:
+        self, *options: str, crash_points: bool = False, crash_at: str = ""
+    ) -> ForkedProcess:
         """A further worker process, ready."""
-        started = ChildProcess.start(
+        started = await asyncio.to_thread(
+            _nursery().fork,
             f"worker-{len(self.workers)}",
             [
-                *(sys.executable, *program, "--agents", self.module),
+                *("worker.py", "--agents", self.module),
                 *("--task-queue", self.agents.task_queue),
                 *("--heartbeat-seconds", "4", "--sticky-seconds", "1", *options),
             ],
             folder=self.folder,
-            cwd=ROOT,
             environment={
                 "CRASH_LOG": str(self.folder / "passings.jsonl"),
                 **self.environment,
                 "CRASH_AT": crash_at,
             },
+            crash_points=crash_points,
         )
         self.workers.append(started)
         await asyncio.to_thread(started.wait_ready, 60)
         return started
 
-    async def kill(self, process: ChildProcess) -> None:
+    async def kill(self, process: ForkedProcess) -> None:
         """SIGKILL to its whole process group."""
         os.killpg(process.pid, signal.SIGKILL)
         assert await asyncio.to_thread(process.wait, 10) == -signal.SIGKILL
@@ -89,9 +98,8 @@ class Site:
         """What the tools left in their log."""
         return read_notes(event, tool, log=self.environment["CALL_LOG"])
 
-    def logged(self, process: ChildProcess) -> list[dict[str, Any]]:
+    def logged(self, process: ForkedProcess) -> list[dict[str, Any]]:
         """The lines of a worker's log; without the last one while it is being written."""
-        assert process.log is not None
         lines = process.log.read_text().splitlines(keepends=True)
         return [json.loads(x) for x in lines if x.startswith("{") and x.endswith("\n")]
 

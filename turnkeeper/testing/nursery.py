@@ -18,6 +18,7 @@ import contextlib
 import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import subprocess
@@ -44,7 +45,7 @@ class ForkedProcess:
     def __init__(self, name: str, pid: int, log: Path, ready_file: Path, nursery: Nursery) -> None:
         self.name = name
         self.pid = pid
-        self._log = log
+        self.log = log
         self._ready_file = ready_file
         self._nursery = nursery
 
@@ -86,7 +87,7 @@ class ForkedProcess:
 
     def tail(self) -> str:
         """The end of the log, for an error message."""
-        return tail_of(self._log)
+        return tail_of(self.log)
 
 
 class Nursery:
@@ -123,8 +124,11 @@ class Nursery:
         *,
         folder: Path,
         environment: Mapping[str, str],
+        crash_points: bool = True,
     ) -> ForkedProcess:
         """Start a worker; `folder` gets `NAME.ready` and `NAME.log`.
+
+        Without `crash_points` the arguments are those of Python itself: a script and its own.
 
         Raises:
             ProcessError: the nursery does not answer, a module cannot be imported, say.
@@ -135,6 +139,7 @@ class Nursery:
         order = {
             "arguments": [*arguments, "--ready-file", str(ready_file)],
             "environment": dict(environment),
+            "crash_points": crash_points,
             "log": str(log),
         }
         assert self._process.stdin is not None
@@ -245,9 +250,7 @@ def _become(order: dict[str, Any]) -> NoReturn:
         os.environ.update(order["environment"])
         # As the interpreter does it at its start, after the program's own folder.
         sys.path[1:1] = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-        from turnkeeper.testing.crashing import main
-
-        main(order["arguments"])
+        _run(order["arguments"], crash_points=order["crash_points"])
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
@@ -257,6 +260,18 @@ def _become(order: dict[str, Any]) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _run(arguments: list[str], *, crash_points: bool) -> None:
+    if crash_points:
+        from turnkeeper.testing.crashing import main
+
+        main(arguments)
+        return
+    sys.argv = arguments
+    # As Python does it for a script.
+    sys.path[0] = str(Path(arguments[0]).resolve().parent)
+    runpy.run_path(arguments[0], run_name="__main__")
 
 
 if __name__ == "__main__":
