@@ -32,6 +32,7 @@ DOES_IO = {
     "ledger",
     "messages",
     "outside",
+    "pending",
     "retry",
     "source",
     "starting",

@@ -198,7 +198,7 @@ def test_wrong_usage_is_exit_2(arguments: list[str], told: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--agents", "library"], "Set it, or play a script: starter.py dev --agents library"),
+        (["--agents", "library"], "starter.py dev --agents library --script MODULE:NAME"),
         (["--script", "nowhere:script"], "there is no module nowhere in the checkout, the current"),
         (["--script", "examples.finance.script:nothing"], "has no nothing"),
         (["--script", "examples/finance/script.py"], "write it as MODULE:NAME"),
@@ -220,7 +220,7 @@ def test_dev_refuses_what_cannot_work_before_anything_starts(
 def test_dev_has_a_server_of_its_own() -> None:
     """Another address is refused, not ignored: other commands would go there."""
     named = starter(*NOWHERE, "dev")
-    assert (named.returncode, "worker.py --agents MODULE --address" in named.stderr) == (2, True)
+    assert (named.returncode, "worker.py --address" in named.stderr) == (2, True)
     done = starter("dev", env={"TEMPORAL_ADDRESS": "127.0.0.1:2"})
     assert (done.returncode, "other commands go to 127.0.0.1:2" in done.stderr) == (2, True)
 
@@ -240,7 +240,7 @@ def test_an_interpreter_without_the_packages_is_told_which_one_has_them(program:
     ("variables", "told"),
     [
         ({"ANTHROPIC_API_KEY": "x"}, "connection refused. Start one with `make dev`"),
-        ({}, "Set it, or play a script: starter.py dev --agents MODULE --script MODULE:NAME"),
+        ({}, "--script MODULE:NAME"),
     ],
 )
 def test_a_worker_that_cannot_start_says_what_to_do(variables: dict[str, str], told: str) -> None:

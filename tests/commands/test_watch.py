@@ -309,7 +309,7 @@ async def test_without_a_worker_it_says_so(client: Client, shell: Shell) -> None
     while not told.get("problems"):
         told = json.loads(await asyncio.to_thread(seen.stdout.readline))
     assert told["workers"] == []
-    assert told["problems"][0]["mend"] == "start one: worker.py --task-queue nobody"
+    assert told["problems"][0]["mend"] == "start one"
     assert "none answers" in told["status"]["waiting_for"]
     await client.get_workflow_handle(run.id).terminate("test")
     await asyncio.to_thread(seen.communicate, timeout=30)

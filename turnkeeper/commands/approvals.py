@@ -10,10 +10,12 @@ from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
 from turnkeeper.commands.runs import person
 from turnkeeper.commands.selection import query_of
 from turnkeeper.commands.terminal import below, say, say_json, table, tell, tell_deciding
-from turnkeeper.text import age, one_line
+from turnkeeper.text import age, clock, one_line, span
 
 if TYPE_CHECKING:
     from turnkeeper.client import PendingApproval
+    from turnkeeper.contract import ApprovalAsked
+    from turnkeeper.outside import Origin
 
 _HEADINGS = ("APPROVAL", "TOOL", "EFFECT", "AGE", "EXPIRES", "RUN")
 _CELL = 300
@@ -74,7 +76,7 @@ def _told(place: Place, options: argparse.Namespace, verb: str, decided: str) ->
     elif decided == "queued":
         say(f"no worker answers: run {run} is told as soon as one does")
     else:
-        say(f"run {run} has ended, nothing is decided any more: {place.again(f'show {run}')}")
+        say(f"run {run} has ended, nothing is decided any more: {place.again('show', options.run)}")
     return FAILED if decided == "ended" else 0
 
 
@@ -95,17 +97,40 @@ def _row(pending: PendingApproval) -> tuple[str, ...]:
         one_line(asked.tool, 64),
         asked.effect,
         age(now - asked.since),
-        f"in {age(left)}" if left > 0 else "now",
+        f"in {span(left)}" if left > 0 else "now",
         one_line(pending.id, _CELL),
     )
 
 
 def _details(pending: PendingApproval) -> list[str]:
     asked = pending.asked
-    late = ", nobody decided in time" if asked.escalated else ""
-    where = f"agent {one_line(pending.agent, 64)}, turn {asked.turn}{late}"
+    where = f"agent {one_line(pending.agent, 64)}, turn {asked.turn}"
     because = f"asked because {one_line(asked.why, _CELL)}; {where}"
-    return below((one_line(asked.arguments, 1_000), because))
+    until = f"{until_words(asked)}{whose_words(pending.origin)}"
+    return below((one_line(asked.arguments, 1_000), because, until))
+
+
+def asked_lines(asked: ApprovalAsked) -> list[str]:
+    """One that waits, by itself: what is to be allowed, why that is asked, and until when."""
+    return [
+        one_line(f"{asked.tool} {asked.arguments}", 1_000),
+        f"because {one_line(asked.why, _CELL)}; effect {asked.effect}, turn {asked.turn}",
+        f"{until_words(asked)} (approval {one_line(asked.id, 64)})",
+    ]
+
+
+def until_words(asked: ApprovalAsked) -> str:
+    """Until when it can be decided; whether that is the second time."""
+    late = ", nobody decided in time before" if asked.escalated else ""
+    left = asked.expires - time.time()
+    return f"until {clock(asked.expires)}, {f'in {span(left)}' if left > 0 else 'now'}{late}"
+
+
+def whose_words(origin: Origin) -> str:
+    """`; tenant acme, on behalf of ann`, of what was told at the start."""
+    told = [f"tenant {origin.tenant}"] if origin.tenant else []
+    told += [f"on behalf of {origin.principal}"] if origin.principal else []
+    return f"; {', '.join(told)}" if told else ""
 
 
 def _as_json(pending: PendingApproval) -> dict[str, object]:
@@ -113,5 +138,7 @@ def _as_json(pending: PendingApproval) -> dict[str, object]:
         "id": pending.id,
         "run_id": pending.run_id,
         "agent": pending.agent,
+        "tenant": pending.origin.tenant or None,
+        "principal": pending.origin.principal or None,
         "approval": pending.asked.model_dump(mode="json"),
     }

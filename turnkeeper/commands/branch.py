@@ -26,7 +26,7 @@ async def fork(place: Place, options: argparse.Namespace) -> int:
     if handle.existed:
         tell(f"run {handle.id} exists already: nothing new was started")
     say(handle.id)
-    tell(f"To see it: {place.again(f'show {handle.id} --follow')}")
+    tell(f"To see it: {place.again('show', handle.id, options=['--follow'])}")
     return 0
 
 
@@ -44,5 +44,5 @@ async def retry(place: Place, options: argparse.Namespace) -> int:
         say_json({"id": handle.id, "run_id": handle.run_id})
         return 0
     say(f"run {handle.id} goes on from turn {options.turn}")
-    tell(f"To see it: {place.again(f'show {handle.id} --follow')}")
+    tell(f"To see it: {place.again('show', handle.id, options=['--follow'])}")
     return 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shlex
+import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +16,13 @@ from urllib.parse import urlsplit
 
 from turnkeeper.commands.terminal import quiet_sdk
 from turnkeeper.outcomes import OUTCOMES
+from turnkeeper.suggestion import Suggestion
 
 if TYPE_CHECKING:
     from turnkeeper.artifacts import ArtifactStore
     from turnkeeper.client import AgentClient
 
+Option = str | tuple[str, str]
 FAILED = 1
 USAGE = 2
 
@@ -50,17 +54,31 @@ class Place:
     namespace: str | None = None
     task_queue: str | None = None
 
-    def command(self, rest: str, program: str = "starter.py") -> str:
-        """A command for people to type here, as `starter.py` was called."""
-        own = self.state == self.root / ".turnkeeper"
-        state = [] if own else ["--state", shlex.quote(_short(self.state))]
-        return " ".join([self._python(), _short(self.root / program), *state, rest])
+    def again(self, verb: str, *names: str, options: Sequence[Option] = ()) -> str:
+        """As `write`, of a command of `starter.py`; names and options as in `Suggestion`."""
+        return self.write(Suggestion(verb, names, tuple(options)))
 
-    def again(self, rest: str) -> str:
-        """As `command`, for one that goes to the server that was named in this one."""
-        named = {"--address": self.address, "--namespace": self.namespace}
-        options = [f"{name} {shlex.quote(value)}" for name, value in named.items() if value]
-        return self.command(" ".join([*options, rest]))
+    def command(self, verb: str, *names: str, options: Sequence[Option] = ()) -> str:
+        """As `again`, of a command that starts the server itself, or goes to the embedded one."""
+        here = dataclasses.replace(self, address=None, namespace=None)
+        return here.again(verb, *names, options=options)
+
+    def write(self, suggested: Suggestion) -> str:
+        """A command for people to paste here, whole; it goes to the server that was named."""
+        own = self.state == self.root / ".turnkeeper"
+        named = {
+            "--state": None if own else _short(self.state),
+            "--address": self.address,
+            "--namespace": self.namespace,
+        }
+        place = [f"{name} {shlex.quote(value)}" for name, value in named.items() if value]
+        program = shlex.quote(_short(self.root / suggested.program))
+        return " ".join([self._python(), program, *place, str(suggested)])
+
+    @property
+    def on_queue(self) -> list[Option]:
+        """The task queue that was named, for a command that takes one."""
+        return [("--task-queue", self.task_queue)] if self.task_queue else []
 
     def store(self, url: str | None = None) -> ArtifactStore:
         """The artifact store of `url`, else the environment's, else that of the state folder."""
@@ -94,8 +112,10 @@ class Place:
         return url or os.environ.get("TURNKEEPER_ARTIFACTS") or str(self.state / "artifacts")
 
     def _python(self) -> str:
-        own = Path(sys.executable).is_relative_to(self.root)
-        return _short(Path(sys.executable)) if own else "python"
+        own = Path(sys.executable)
+        found = shutil.which("python")
+        # The first `python` on the way may be another one, without what this one has.
+        return "python" if found == str(own) else shlex.quote(_short(own))
 
     @contextlib.asynccontextmanager
     async def client(self, *, to_read: bool = False) -> AsyncIterator[AgentClient]:

@@ -7,16 +7,18 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, TextIO
 
+from turnkeeper.commands.approvals import until_words
 from turnkeeper.commands.place import Complaint, Place
 from turnkeeper.commands.run import print_result, wait
 from turnkeeper.commands.terminal import (
     say,
     say_json,
     tell,
+    tell_commands,
     tell_deciding,
-    tell_resuming,
     tell_settling,
 )
+from turnkeeper.suggestion import ending_waits
 
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient
@@ -97,6 +99,8 @@ def _print(
             say(f"used      {_used(status)}")
     for asked in status.approvals:
         say(f"approval  {approval_text(asked)}")
+        if asked.status == "waiting":
+            say(f"          {until_words(asked)}")
     for call in status.unknown:
         say(f"unknown   turn {call.turn} · {unknown_text(call)}")
         say(f"          {one_line(call.what, 500)}")
@@ -134,9 +138,9 @@ def _advise(place: Place, run_id: str, status: RunStatus) -> None:
         if asked.status == "waiting":
             tell()
             tell_deciding(place, run_id, asked.id)
-    if status.paused is not None:
+    if others := ending_waits(run_id, status.awaited, paused=status.paused is not None):
         tell()
-        tell_resuming(place, run_id)
+        tell_commands(place, others)
 
 
 def _how_far(call: ToolRun, ended: RunResult | None) -> str:

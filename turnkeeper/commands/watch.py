@@ -42,8 +42,8 @@ async def watch(place: Place, options: argparse.Namespace) -> int:
             else:
                 result = await _lines(seen)
         except asyncio.CancelledError:
-            tell(f"\nThe run goes on without you. To see it: {place.again(f'watch {options.id}')}")
-            tell(f"To stop it: {place.again(f'stop {options.id}')}")
+            tell(f"\nThe run goes on without you. To see it: {place.again('watch', options.id)}")
+            tell(f"To stop it: {place.again('stop', options.id)}")
             raise
         handle = AgentRunHandle(client, options.id, existed=True)
         return print_result(place, handle, result, as_json=False)
@@ -57,7 +57,8 @@ async def _drawn(place: Place, seen: AsyncIterator[Look]) -> RunResult:
     lines: list[str] = []
     with Screen(sys.stdout) as screen:
         async for look in seen:
-            answering = place.again(f"why {look.id}") if look.waits else ""
+            helps = look.waits or any(p.commands for p in look.problems)
+            answering = place.again("why", look.id) if helps else ""
             lines = frame(look, answering, width=width(), colour=colour)
             leaving = "" if look.result else "Ctrl-C leaves; the run goes on."
             screen.draw([*lines, "", leaving])
@@ -81,7 +82,7 @@ def frame(look: Look, answering: str, *, width: int, colour: bool = False) -> li
         lines += _rows("waiting", _wrapped(f"for {one_line(status.waiting_for, 500)}", width))
     if answering:
         # To be pasted whole: no margin cuts it.
-        lines.append(_row("", f"to answer: {answering}"))
+        lines.append(_row("", f"to {'answer' if look.waits else 'mend it'}: {answering}"))
     lines += _rows("used", _wrapped(_used(look), width))
     for problem in look.problems:
         told = f"{problem.what}; {problem.mend}" if problem.mend else problem.what
