@@ -310,8 +310,9 @@ async def _connect(options: argparse.Namespace) -> tuple[Client, str | None]:
             connected = await AgentClient.connect(dev.address, namespace=namespace, settings={})
     except ConnectionError as error:
         raise ConnectionError(
-            f"{error}. Start one ({_place(options).command('dev', options=['--no-worker'])} is "
-            "server and UI only), or name another with --address or TEMPORAL_ADDRESS"
+            f"{error}. Start one with `make dev` (server and UI only: "
+            f"{_place(options).command('dev', options=['--no-worker'])}), or name another with "
+            "--address or TEMPORAL_ADDRESS"
         ) from error
     default = os.environ.get("TURNKEEPER_ARTIFACTS") or str(options.state / "artifacts")
     return connected.client, default if dev else None

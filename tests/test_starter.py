@@ -482,10 +482,14 @@ def test_a_run_that_does_not_exist_is_exit_2(dev: Dev) -> None:
     for command in (["show"], ["show", "--follow"], ["stop"]):
         done = dev.starter(*command, "nowhere")
         assert done.returncode == 2
-        assert done.stderr == (
-            f"starter.py: there is no run nowhere at {dev.address} (namespace default); "
-            "starter.py list shows what there is\n"
-        )
+        told, listing = done.stderr.splitlines()
+        assert told == f"starter.py: there is no run nowhere at {dev.address} (namespace default)"
+    aim, _, command = listing.partition(": ")
+    assert aim == "To see what runs there are"
+    listed = subprocess.run(
+        ["/bin/sh", "-c", f"{command} --count 1"], cwd=ROOT, env=environment(), check=False
+    )
+    assert listed.returncode == 0
 
 
 def test_a_namespace_that_is_not_there_is_named(dev: Dev) -> None:

@@ -191,12 +191,14 @@ def _untaken(waited: float, polled: Sequence[float], queue: str, agent: str) -> 
 
     The server forgets a worker that was killed minutes later: a poll that is old is a hint alone.
     """
-    one = len(polled) == 1
-    workers = "the worker that polls" if one else f"the {len(polled)} workers that poll"
-    last = f"polled {age(min(polled))} ago" + ("" if one else " at the latest")
+    if len(polled) == 1:
+        workers, may = "the worker of its task queue, which", "it is busy, or hangs, or has died"
+    else:
+        workers = f"the {len(polled)} workers of its task queue, the last of which"
+        may = "they are busy, or hang, or have died"
     return Finding(
-        f"a workflow task waits {age(waited)} for {workers}, {last}",
-        "busy, hanging, or killed since: see the log and turnkeeper's metrics; add a worker",
+        f"a workflow task waits {age(waited)} for {workers} polled {age(min(polled))} ago",
+        f"{may} since: see their logs and turnkeeper's metrics; add a worker",
         [serving(queue, agent)],
     )
 

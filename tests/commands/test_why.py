@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import json
+import re
+import shlex
+import uuid
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import PollWorkflowTaskQueueRequest
 from temporalio.client import Client
 
 from tests.commands.test_unknown import Shell, waiting
 from tests.namespaces import bare_namespace
 from tests.rig import Rig, RigFactory, open_rig, until
 from tests.scale_runs import FaultyRun
-from turnkeeper import tool
+from tests.test_starter import ROOT, environment
+from turnkeeper import diagnosis, tool
 from turnkeeper.client import AgentClient, AgentRunHandle
-from turnkeeper.diagnosis import Diagnosis
+from turnkeeper.diagnosis import Diagnosis, Finding
 from turnkeeper.testing import call, status, text
 from turnkeeper.testing.embedded import EmbeddedServer
 
@@ -29,6 +39,27 @@ async def told(rig: Rig, run: AgentRunHandle, has: Callable[[Diagnosis], Any]) -
 
     diagnosis: Diagnosis = await until(found)
     return diagnosis
+
+
+@contextlib.asynccontextmanager
+async def pasted(command: str, folder: Path) -> AsyncIterator[None]:
+    """A worker that was started by a command as a shell reads it, and takes work."""
+    ready = folder / "ready"
+    line = f"exec {command} --ready-file {shlex.quote(str(ready))}"
+    # Nothing answers there: the run is taken, and goes no further.
+    env = environment(ANTHROPIC_API_KEY="x" * 20, ANTHROPIC_BASE_URL="http://127.0.0.1:1")
+    with (folder / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", line, cwd=ROOT, env=env, stderr=log
+        )
+    try:
+        await until(lambda: ready.exists() or process.returncode is not None)
+        assert ready.exists(), (folder / "log").read_text()
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 def says(words: str) -> Callable[[Diagnosis], bool]:
@@ -50,7 +81,7 @@ async def test_a_call_that_is_at_work(rig: RigFactory) -> None:
         run = await r.start()
         found = await told(r, run, says("wait: "))
         (finding,) = found.findings
-        assert finding.what.startswith("wait: attempt 1 of ")
+        assert finding.what.startswith("wait: attempt 1 of 3, ")
         assert (found.status, len(found.workers)) == ("running", 1)
         assert f" on {found.workers[0]}" in finding.what
         go.set()
@@ -87,19 +118,51 @@ async def test_a_person_who_is_awaited(
 
 async def test_no_worker(client: Client, server: EmbeddedServer, tmp_path: Path) -> None:
     """Which task queue nobody polls, and how to start one; as JSON too."""
-    run = await AgentClient(client, task_queue="nobody").start("finance", "Hello?")
-    shell = Shell(server, tmp_path)
+    queue = f"nobody's {uuid.uuid4()}"
+    run = await AgentClient(client, task_queue=queue).start("finance", "Hello?")
+    shell = Shell(server, tmp_path / "the state's")
     shown = await shell.starter("why", run.id)
-    assert "workers   none (task queue nobody)" in shown.stdout
-    assert "no worker polls task queue nobody" in shown.stdout
-    assert "mend      start one: worker.py --task-queue nobody" in shown.stdout
-    as_json = await shell.starter("why", run.id, "--json")
-    assert '"workers": []' in as_json.stdout
+    assert f"workers   none (task queue {queue})" in shown.stdout
+    assert f"no worker polls task queue {queue}" in shown.stdout
+    (told,) = re.findall(
+        r"^To start a worker \(.*agent finance\): (.+)$", shown.stderr, re.MULTILINE
+    )
+    as_json = json.loads((await shell.starter("why", run.id, "--json")).stdout)
+    assert (as_json["workers"], as_json["findings"][0]["commands"]) == ([], [told])
+    async with pasted(told.replace("MODULE", "examples.finance"), tmp_path):
+        assert len((await AgentClient(client).why(run.id)).workers) == 1
     await client.get_workflow_handle(run.id).terminate("test")
     ended = await shell.starter("why", run.id)
     assert "waits for nothing: it has ended (terminated)" in ended.stdout
     unknown = await shell.starter("why", "no-such-run")
     assert unknown.returncode == 2
+
+
+async def test_a_worker_that_may_have_died(
+    client: Client, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server still names it: when it polled last is told, and that it may be no more."""
+    monkeypatch.setattr(diagnosis, "_SLOW_TASK_SECONDS", 0.0)
+    queue = TaskQueue(name=f"left-{uuid.uuid4()}")
+    polled = PollWorkflowTaskQueueRequest(
+        namespace=client.namespace, task_queue=queue, identity="gone@host"
+    )
+    # Nothing comes, and it polls no more: as of a worker that was killed.
+    await client.workflow_service.poll_workflow_task_queue(polled, timeout=timedelta(seconds=3))
+    agents = AgentClient(client, task_queue=queue.name)
+    run = await agents.start("finance", "Hello?")
+
+    async def untaken() -> Finding | None:
+        (found,) = (await agents.why(run.id)).findings
+        return found if "a workflow task waits" in found.what else None
+
+    finding: Finding = await until(untaken)
+    assert re.search(r"for the worker of its task queue, which polled \d+ s ago$", finding.what)
+    assert "or has died" in finding.mend
+    assert [c.program for c in finding.commands] == ["worker.py"]
+    shown = await Shell(server, tmp_path).starter("why", run.id)
+    assert re.search(r"^workers   gone@host \(polled \d+ s ago\)", shown.stdout, re.MULTILINE)
+    await client.get_workflow_handle(run.id).terminate("test")
 
 
 async def test_a_workflow_task_that_fails(client: Client, tmp_path: Path) -> None:
