@@ -72,7 +72,7 @@ async def report(registry: Registry, client: Client, task_queue: str, redactor: 
             "some, which then wait or fail as unknown_agent",
             task_queue=task_queue,
             others="; ".join(others),
-            mend="stop the other worker (`dev` has none with --no-worker), or give this one and "
+            mend="stop the other worker (`dev --no-worker` has none), or give this one and "
             "`run` a --task-queue of their own",
         )
     if unstoppable := registry.unstoppable():

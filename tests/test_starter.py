@@ -198,7 +198,7 @@ def test_wrong_usage_is_exit_2(arguments: list[str], told: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--agents", "library"], "starter.py dev --agents library --script MODULE:NAME"),
+        (["--agents", "library"], "dev --agents library --script MODULE:NAME"),
         (["--script", "nowhere:script"], "there is no module nowhere in the checkout, the current"),
         (["--script", "examples.finance.script:nothing"], "has no nothing"),
         (["--script", "examples/finance/script.py"], "write it as MODULE:NAME"),
@@ -627,7 +627,7 @@ def test_dev_serves_the_agents_of_the_folder_it_is_called_in(tmp_path: Path) -> 
     try:
         assert serving.stdout is not None
         told = "".join(iter(serving.stdout.readline, "Ctrl-C ends it all.\n"))
-        assert "--state state run --agent library " in told, serving.stderr
+        assert "--state state run '...' --agent library" in told, serving.stderr
         ask = [*command, "run", "--agent", "library"]
         done = subprocess.run(
             [*ask, "A book"], env=environment(), capture_output=True, text=True, check=True

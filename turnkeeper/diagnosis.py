@@ -216,11 +216,8 @@ def _activity(
         on_queue = (("--task-queue", queue),)
         return Finding(
             f"it waits for {one_line(pending.last_failure.message, _LONG)}",
-            "switch it on",
-            [
-                Suggestion("switch list", (), on_queue, "see what is off"),
-                Suggestion("switch on", ("KIND", "NAME"), on_queue, "switch it on"),
-            ],
+            "`switch on` ends it",
+            [Suggestion("switch list", (), on_queue, "see what is off")],
         )
     what = activity_words(pending)
     # The bound of a tool's call has room for workers that lack it: it is not the tool's own.

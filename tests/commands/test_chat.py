@@ -30,7 +30,7 @@ async def chat(r: Rig, server: EmbeddedServer, folder: Path, run: str, lines: st
     arguments = ("chat", "tester", "--id", run, "--task-queue", r.task_queue)
     done = await Shell(server, folder).starter(*arguments, stdin=lines)
     assert done.returncode == 0, done.stderr
-    assert f"chat tester --id {run}" in done.stderr
+    assert f"chat tester --id {run} --task-queue {r.task_queue}\n" in done.stderr
     return done.stdout.splitlines()
 
 
