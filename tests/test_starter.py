@@ -484,10 +484,10 @@ def test_a_run_that_does_not_exist_is_exit_2(dev: Dev) -> None:
         assert done.returncode == 2
         told, listing = done.stderr.splitlines()
         assert told == f"starter.py: there is no run nowhere at {dev.address} (namespace default)"
-    aim, _, command = listing.partition(": ")
+    aim, _, pasted = listing.partition(": ")
     assert aim == "To see what runs there are"
     listed = subprocess.run(
-        ["/bin/sh", "-c", f"{command} --count 1"], cwd=ROOT, env=environment(), check=False
+        ["/bin/sh", "-c", f"{pasted} --count 1"], cwd=ROOT, env=environment(), check=False
     )
     assert listed.returncode == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import uuid
@@ -11,6 +12,7 @@ from tests.commands.test_approvals import paste
 from tests.commands.test_unknown import Shell
 from tests.rig import Rig, RigFactory, until
 from tests.talking import echo, read
+from tests.test_starter import read_until
 from tests.test_conversations_open import idle
 from tests.test_waiting_tools import ASKS, asks
 from turnkeeper import ask_person
@@ -83,6 +85,12 @@ async def test_send_and_answer(rig: RigFactory, server: EmbeddedServer, tmp_path
         shown = await shell.starter("show", run.id)
         (told,) = re.findall(r"^To answer c1: (.+)$", why.stderr, re.MULTILINE)
         assert f"To answer c1: {told}\n" in shown.stderr
+        following = shell.popen("show", run.id, "--follow")
+        try:
+            assert told in await asyncio.to_thread(read_until, following, "To answer c1: ")
+        finally:
+            following.kill()
+            await asyncio.to_thread(following.communicate)
         wrong = await shell.starter("answer", run.id, "c9", "x")
         assert (wrong.returncode, "waiting: c1" in wrong.stderr) == (2, True)
         done = await paste(told.replace("...", "the blue one"))

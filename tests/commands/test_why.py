@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -25,6 +26,8 @@ from tests.scale_runs import FaultyRun
 from tests.test_starter import ROOT, environment
 from turnkeeper import diagnosis, tool
 from turnkeeper.client import AgentClient, AgentRunHandle
+from turnkeeper.commands import why
+from turnkeeper.commands.place import Place
 from turnkeeper.diagnosis import Diagnosis, Finding
 from turnkeeper.testing import call, status, text
 from turnkeeper.testing.embedded import EmbeddedServer
@@ -136,6 +139,26 @@ async def test_no_worker(client: Client, server: EmbeddedServer, tmp_path: Path)
     assert "waits for nothing: it has ended (terminated)" in ended.stdout
     unknown = await shell.starter("why", "no-such-run")
     assert unknown.returncode == 2
+
+
+async def test_without_a_server_it_says_how_to_start_one(
+    client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The one that answers is gone with the command: a worker would not find it."""
+    agents = AgentClient(client, task_queue=f"nobody-{uuid.uuid4()}")
+    run = await agents.start("finance", "Hello?")
+
+    class Alone(Place):
+        @contextlib.asynccontextmanager
+        async def reach(self, *, to_read: bool) -> AsyncIterator[tuple[AgentClient, bool]]:
+            assert to_read
+            yield agents, True
+
+    place = Alone(root=ROOT, state=tmp_path)
+    assert await why.why(place, argparse.Namespace(id=run.id, json=False)) == 0
+    said = capsys.readouterr().err
+    assert f"No server runs. To start one, first: {place.command('dev')}\n" in said
+    await client.get_workflow_handle(run.id).terminate("test")
 
 
 async def test_a_worker_that_may_have_died(

@@ -36,7 +36,7 @@ async def watch(place: Place, options: argparse.Namespace) -> int:
         seen = looks(client, options.id, status)
         try:
             if options.json:
-                return exit_code((await _objects(seen)).outcome)
+                return exit_code((await _objects(place, seen)).outcome)
             if Screen.is_there(sys.stdout):
                 result = await _drawn(place, seen)
             else:
@@ -168,11 +168,11 @@ async def _lines(seen: AsyncIterator[Look]) -> RunResult:
     return _result(look)
 
 
-async def _objects(seen: AsyncIterator[Look]) -> RunResult:
+async def _objects(place: Place, seen: AsyncIterator[Look]) -> RunResult:
     """An object whenever something has changed, the last one with the result."""
     before: dict[str, object] = {}
     async for look in seen:
-        told = _as_json(look)
+        told = _as_json(place, look)
         # What a problem is tells its age, too: that is no change.
         change = told | {"problems": [f.mend for f in look.problems]}
         if change != before:
@@ -186,7 +186,7 @@ def _result(last: Look) -> RunResult:
     return last.result
 
 
-def _as_json(look: Look) -> dict[str, object]:
+def _as_json(place: Place, look: Look) -> dict[str, object]:
     return {
         "id": look.id,
         "status": look.status.model_dump(mode="json", exclude={"calls"}),
@@ -204,7 +204,10 @@ def _as_json(look: Look) -> dict[str, object]:
         ],
         "waits": list(look.waits),
         "workers": list(look.workers),
-        "problems": [{"what": f.what, "mend": f.mend} for f in look.problems],
+        "problems": [
+            {"what": f.what, "mend": f.mend, "commands": [place.write(c) for c in f.commands]}
+            for f in look.problems
+        ],
         "started": look.started.isoformat(),
         "result": look.result.model_dump(mode="json") if look.result else None,
     }
