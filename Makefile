@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3.12 chooses the interpreter of a new .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo crash-demo dev test test-full crash crash-controls answers-lost random recorded server-kills endless endless-controls lint types imports \
+.PHONY: help demo crash-demo dev test test-full crash crash-controls answers-lost random recorded spend server-kills endless endless-controls lint types imports docs \
 	compose-check lock lock-check set-up
 
 PYTHON ?=
@@ -45,6 +45,9 @@ random: set-up ## Kill workers of the refunds agent for ten minutes. make random
 	@$(VENV_PYTHON) -m tests.faults.random_kills $(FAULTS)
 
 RECORDINGS ?= ../shared/workloads/airline.jsonl
+spend: set-up ## What runs with a limit on cost have spent while workers are killed (minutes).
+	@$(VENV_PYTHON) -m tests.faults.spend $(FAULTS)
+
 recorded: set-up ## Play recorded conversations, twice, while workers are killed (minutes).
 	@$(VENV_PYTHON) -m tests.faults.recorded_conversations $(RECORDINGS) $(FAULTS)
 
@@ -67,6 +70,9 @@ types: set-up ## Static types, strictly.
 
 imports: set-up ## Imports point one way.
 	@$(VENV_PYTHON) -c 'from importlinter.cli import lint_imports_command as run; run()'
+
+docs: set-up ## The documentation as pages, in build/docs; a broken link fails.
+	@$(VENV_PYTHON) -m sphinx -q -W --keep-going docs build/docs
 
 compose-check: set-up ## docker-compose.yml against the compose specification.
 	@$(VENV_PYTHON) -m check_jsonschema --builtin-schema vendor.compose-spec docker-compose.yml

@@ -1,7 +1,7 @@
 """The command line: start agent runs, look at them, settle them, stop them; a demo, a server.
 
 Exit codes: 0 completed; 1 failed, or no server; 2 a wrong request, an unknown agent, wrong usage;
-3 ended at a limit, refused, truncated or stopped; 4 cancelled; 130 interrupted by Ctrl-C.
+3 ended at a limit, refused, truncated, invalid or stopped; 4 cancelled; 130 interrupted by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="starter.py",
         description="Start agent runs, look at them, stop them.",
         epilog="Exit codes: 0 completed, 1 failed or no server, 2 wrong request or usage, 3 ended "
-        "at a limit, refused, truncated or stopped, 4 cancelled.",
+        "at a limit, refused, truncated, invalid or stopped, 4 cancelled.",
     )
     parser.add_argument(
         "--address", metavar="HOST:PORT", help="of the Temporal server (also TEMPORAL_ADDRESS)"
@@ -124,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_artifacts(commands)
     _add_demo(commands)
     _add_dev(commands)
+    _add_new(commands)
     return parser
 
 
@@ -147,6 +148,13 @@ def _add_show(commands: Any) -> None:
     parser.add_argument(
         "--full", action="store_true", help="long results whole, as in a pipe and with --json"
     )
+    parser.add_argument(
+        "--html",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="write it as one HTML file, ID.html unless named; - for standard output",
+    )
     _add_json(parser)
 
 
@@ -160,17 +168,14 @@ def _add_list(commands: Any) -> None:
     parser = _add(
         commands, "list", "runs:list_runs", "List open runs and the last to close, newest first."
     )
-    parser.add_argument(
-        "where", nargs="?", default="", metavar="QUERY", help="such as \"StartTime > '2026-11-01'\""
-    )
-    add_selection(parser, where=False)
+    add_selection(parser, query=True)
     parser.add_argument("--count", type=_positive, default=20, metavar="N", help="default 20")
     _add_json(parser)
 
 
 def _add_count(commands: Any) -> None:
     parser = _add(commands, "count", "runs:count", "Count runs, open and closed.")
-    add_selection(parser)
+    add_selection(parser, query=True)
     _add_json(parser)
 
 
@@ -246,7 +251,7 @@ def _add_approvals(commands: Any) -> None:
         "approvals:approvals",
         "List tool calls that wait for a person to allow them, over all runs.",
     )
-    add_selection(listing)
+    add_selection(listing, query=True)
     listing.add_argument(
         "--count", type=_positive, default=1_000, metavar="N", help="runs to look at (default 1000)"
     )
@@ -338,7 +343,7 @@ def _add_fork(commands: Any) -> None:
         "--id", dest="new_id", metavar="NEW", help="the new run's id; one that exists stays"
     )
     _add_pairs(parser, "--limit", "a bound on the new run, such as turns=20")
-    _add_task_queue(parser)
+    parser.add_argument("--task-queue", metavar="NAME", help="default: that of the forked run")
     _add_json(parser)
 
 
@@ -386,7 +391,12 @@ def _add_switch(commands: Any) -> None:
     summary = "Switch a tool, an agent or a tenant off for all runs, and on again."
     parser = commands.add_parser("switch", help=summary, description=summary)
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    off = _add(actions, "off", "switches:off", "From now on nothing of it begins, in any run.")
+    off = _add(
+        actions,
+        "off",
+        "switches:off",
+        "From now on nothing of it begins, in any run of the namespace.",
+    )
     on = _add(actions, "on", "switches:on", "Let it go on; runs that wait do so within a minute.")
     listing = _add(actions, "list", "switches:list_switches", "What is off, since when and why.")
     for action in (off, on):
@@ -404,8 +414,14 @@ def _add_switch(commands: Any) -> None:
         _add_actor(action, "does it")
     off.add_argument("--reason", required=True, help="why: models and operators read it")
     _add_reason(on, "why, for the record in history")
+    for action in (off, on):
+        action.add_argument(
+            "--task-queue", metavar="NAME", help="for its runs alone (default: the whole namespace)"
+        )
+    listing.add_argument(
+        "--task-queue", metavar="NAME", help="what holds for its runs (default: all that is off)"
+    )
     for action in (off, on, listing):
-        _add_task_queue(action)
         _add_json(action)
 
 
@@ -453,7 +469,8 @@ def _add_dev(commands: Any) -> None:
     parser.add_argument(
         "--agents",
         metavar="MODULES",
-        help="what the worker serves, from here or the checkout (default: examples.finance)",
+        help="what the worker serves, from here or the checkout, separated with commas (default: "
+        "examples.finance)",
     )
     parser.add_argument(
         "--script",
@@ -462,6 +479,23 @@ def _add_dev(commands: Any) -> None:
     )
     parser.add_argument(
         "--no-worker", action="store_true", help="server and UI only, for a worker.py of your own"
+    )
+    parser.add_argument(
+        "--no-reload",
+        action="store_false",
+        dest="reload",
+        help="keep the worker when a Python file of the agents changes",
+    )
+
+
+def _add_new(commands: Any) -> None:
+    parser = _add(commands, "new", "new:new", "Write an agent, a tool and a test to begin with.")
+    parser.add_argument("name", metavar="NAME", help="of the agent and its module: small_letters")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="where to; nothing is overwritten (default: NAME)",
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from temporalio.client import Client
-    from temporalio.worker import Interceptor, Worker
+    from temporalio.worker import Interceptor, Worker, WorkflowRunner
 
     from activities.capacity import Caches
     from activities.notify import Webhook
@@ -353,7 +353,6 @@ def build_worker(
     from datetime import timedelta
 
     from temporalio.worker import Worker
-    from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
     from activities import neighbours
     from activities.asking import Asking
@@ -363,6 +362,7 @@ def build_worker(
     from activities.load_agent import LoadAgent
     from activities.memory import Memories
     from activities.notify import Notify
+    from activities.outputs import Outputs
     from activities.pictures import Pictures
     from activities.redact import Redactor
     from activities.resets import Resets
@@ -401,6 +401,10 @@ def build_worker(
     )
 
     class Serving(Worker):
+        async def run(self) -> None:
+            async with _namespace_switches(client, registry):
+                await super().run()
+
         async def shutdown(self) -> None:
             telling = asyncio.create_task(execute.in_flight.tell(grace))
             await super().shutdown()
@@ -428,7 +432,7 @@ def build_worker(
         workflows=[workflow or AgentRun, Switches, Delivery],
         activities=[
             load_agent.run,
-            Generate(views, asking, redactor, switched).run,
+            Generate(views, asking, redactor, switched, Outputs(registry, store, redactor)).run,
             execute.run,
             Verifying(registry, threads, redactor).run,
             Fork(client, views, store, redactor).run,
@@ -438,12 +442,7 @@ def build_worker(
             SwitchedOn(switched).run,
             notify.run,
         ],
-        # Imported once for all runs: their types and code, kept by each, are most of its memory.
-        workflow_runner=SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules(
-                "turnkeeper", "workflows"
-            )
-        ),
+        workflow_runner=_sandbox(),
         interceptors=[_clock()],
         max_cached_workflows=caches.runs,
         max_concurrent_workflow_tasks=WORKFLOW_TASKS,
@@ -451,6 +450,37 @@ def build_worker(
         max_eager_activity_reservations_per_workflow_task=8,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=settings.sticky_seconds),
         graceful_shutdown_timeout=timedelta(seconds=grace),
+    )
+
+
+def _namespace_switches(client: Client, registry: Registry) -> Worker:
+    """Keeps what is switched off everywhere: each worker of the namespace does, for all of them."""
+    from temporalio.worker import Worker
+
+    from activities import neighbours
+    from turnkeeper.switchboard import EVERYWHERE
+    from workflows.switches import Switches
+
+    return Worker(
+        client,
+        task_queue=EVERYWHERE,
+        identity=neighbours.identity(registry.agents),
+        workflows=[Switches],
+        workflow_runner=_sandbox(),
+        no_remote_activities=True,
+        # With a cache the one that had it last would be waited for, also after its death.
+        max_cached_workflows=0,
+        max_concurrent_workflow_task_polls=1,
+    )
+
+
+def _sandbox() -> WorkflowRunner:
+    """Workflows are imported once for all runs: their types and code, kept by each, are most of its
+    memory."""
+    from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+    return SandboxedWorkflowRunner(
+        restrictions=SandboxRestrictions.default.with_passthrough_modules("turnkeeper", "workflows")
     )
 
 

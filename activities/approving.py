@@ -15,7 +15,7 @@ from activities.redact import Redactor
 from turnkeeper.contract import Asks, ExecuteInput
 from turnkeeper.entries import digest_of
 from turnkeeper.spec import warier
-from turnkeeper.text import one_line
+from turnkeeper.text import escaped, one_line
 from turnkeeper.tools import Tool, ToolContext
 
 MOST_SECONDS = 10.0
@@ -54,7 +54,13 @@ async def wanted(
     if not why:
         return asks, False
     shown = redactor.known(to_json(known, fallback=str).decode("utf-8", "replace"))
-    change = {"arguments": one_line(shown, SHOWN), "why": one_line(redactor.error(why), 300)}
+    # Escaped, it is on one line.
+    line = escaped(shown)
+    change = {
+        "arguments": line[:SHOWN],
+        "left_out": max(len(line) - SHOWN, 0),
+        "why": one_line(redactor.error(why), 300),
+    }
     return asks.model_copy(update=change), True
 
 

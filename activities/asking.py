@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 from pydantic import BaseModel
@@ -31,9 +31,12 @@ from activities.pulse import timing
 from activities.redact import Redactor
 from activities.token_metrics import InputTokens
 from activities.views import as_failures
-from turnkeeper.contract import THINKING_MISMATCH, Timing, Usage
+from turnkeeper.contract import PROVIDER_ERROR, THINKING_MISMATCH, Timing
 from turnkeeper.entries import Entry
+from turnkeeper.prices import priced
+from turnkeeper.spec import Price
 from turnkeeper.text import one_line
+from turnkeeper.usage import Usage
 
 MAX_WAIT_SECONDS = 3_600.0
 """The longest `retry-after` that is waited for."""
@@ -59,20 +62,31 @@ class Past(BaseModel):
     unusable: int = 0
     """Replies that could not be stored."""
     lost_tokens: int = 0
+    """As `lost` was told before there were prices."""
+    lost: Usage = Usage()
     """What attempts that failed, though they got an answer or gave up waiting, may have cost."""
+    attempt: int = 0
+    """The last one that `lost` and `missing` account for."""
+    missing: int = 0
+    """Attempts before it of which nothing is known: their workers died too early to tell."""
 
     @classmethod
     def known(cls) -> Past:
         """Of the activity at work."""
-        details = activity.info().heartbeat_details
+        info = activity.info()
+        details = info.heartbeat_details
         # Null from a worker of before summaries had a past.
-        return cls.model_validate(details[0]) if details and details[0] is not None else cls()
+        past = cls.model_validate(details[0]) if details and details[0] is not None else cls()
+        if "attempt" in past.model_fields_set or not details:
+            past.missing += info.attempt - 1 - past.attempt
+        before = Usage(estimated_tokens=past.lost_tokens)
+        past.attempt, past.lost, past.lost_tokens = info.attempt - 1, past.lost.plus(before), 0
+        return past
 
-    def learn(self, error: ProviderError, progress: Progress) -> None:
-        """This attempt has failed as well."""
-        if progress.first_token_ms is not None or error.code in _ABANDONED:
-            # It has answered, or may yet, and will be paid: four bytes are about a token.
-            self.lost_tokens += (progress.sent_bytes + progress.received_bytes) // 4
+    def learn(self, error: ProviderError, spent: Usage) -> None:
+        """This attempt has failed as well, and spent so much."""
+        self.attempt += 1
+        self.lost = self.lost.plus(spent)
         self.whole = self.whole or error.stream_unusable
         self.unusable += error.code in _UNUSABLE
 
@@ -86,13 +100,54 @@ class Attempt:
     turn: int
     seconds_left: float = math.inf
     """When the activity was scheduled, until the run's deadline: a wait beyond it is not begun."""
+    prices: Sequence[Price] = ()
+    """Of the model, once it is known."""
     past: Past = dataclasses.field(default_factory=Past.known)
     progress: Progress = dataclasses.field(default_factory=Progress)
     began: float = dataclasses.field(default_factory=time.monotonic)
 
     def cost(self, reply: Usage) -> Usage:
         """Of a reply, and of the attempts that got none."""
-        return reply.plus(Usage(estimated_tokens=self.past.lost_tokens))
+        whole = priced(reply, self.prices).plus(self.past.lost)
+        for _ in range(self.past.missing):
+            # It was about to say the same.
+            missed = Usage(
+                estimated_input_tokens=reply.all_input, estimated_tokens=reply.output_tokens
+            )
+            whole = whole.plus(priced(missed, self.prices))
+        return whole
+
+    def lost(self, request_tokens: int = 0) -> Usage:
+        """What attempts before this one cost; of those that nobody knows of at least the
+        request."""
+        missed = Usage(estimated_input_tokens=request_tokens)
+        lost = self.past.lost
+        for _ in range(self.past.missing):
+            lost = lost.plus(priced(missed, self.prices))
+        return lost
+
+    def told(self) -> Past:
+        """For the next attempt, should this be the last that is heard of this one."""
+        if not self.progress.sent_bytes:
+            return self.past
+        spent = priced(self.progress.spent(), self.prices)
+        return self.past.model_copy(
+            update={"attempt": self.past.attempt + 1, "lost": self.past.lost.plus(spent)}
+        )
+
+    def details(self) -> dict[str, Any]:
+        """For the run, when it gets no reply."""
+        return {"lost": self.past.lost.model_dump(exclude_defaults=True)}
+
+    def failed_by(self, error: ProviderError) -> None:
+        """Keep what is to be known of it."""
+        paid = self.progress.first_token_ms is not None or error.code in _ABANDONED
+        # It has answered, or may yet, and will be paid.
+        spent = priced(self.progress.spent(), self.prices) if paid else Usage()
+        self.past.lost = self.lost(self.progress.sent_bytes // 4)
+        self.past.missing = 0
+        self.past.learn(error, spent)
+        self.progress = Progress()
 
     def timing(self, view: str) -> Timing:
         """Of the attempt so far; `view` says where the view came from."""
@@ -135,7 +190,7 @@ class Asking:
             reply = await provider.generate(request, attempt.progress)
             admitted = admit_reply(reply, turn=attempt.turn, known_ids=known_ids)
         except ProviderError as error:
-            attempt.past.learn(error, attempt.progress)
+            attempt.failed_by(error)
             activity.heartbeat(attempt.past)
             raise self._failure(error, attempt, time.monotonic() - began) from None
         self._input_tokens.count(request.spec, admitted.usage)
@@ -149,18 +204,15 @@ class Asking:
         """What Temporal is told: wait and try again, or give up with an outcome's name."""
         info = activity.info()
         message = one_line(self._redactor.error(str(error)), 600)
-        details = {
-            "code": error.code,
-            "status": error.status,
-            "request_id": error.request_id,
-            "lost_tokens": attempt.past.lost_tokens,
-        }
+        told = {"code": error.code, "status": error.status, "request_id": error.request_id}
+        details = told | attempt.details()
         log.warning(
             attempt.failed,
             turn=attempt.turn,
             attempt=info.attempt,
             kind=error.kind,
-            **details,
+            **told,
+            lost_tokens=attempt.past.lost.total,
             error=message,
         )
         if error.kind != "retry":
@@ -169,7 +221,7 @@ class Asking:
             return ApplicationError(message, details, type="model_unavailable", non_retryable=True)
         wait = error.retry_after
         if wait is None:
-            return ApplicationError(message, details, type="provider_error")
+            return ApplicationError(message, details, type=PROVIDER_ERROR)
         # The server's clock against itself: this worker's may differ from it, or from virtual time.
         since = info.current_attempt_scheduled_time - info.scheduled_time
         left = attempt.seconds_left - since.total_seconds() - took
@@ -183,5 +235,5 @@ class Asking:
                 non_retryable=True,
             )
         return ApplicationError(
-            message, details, type="provider_error", next_retry_delay=timedelta(seconds=wait)
+            message, details, type=PROVIDER_ERROR, next_retry_delay=timedelta(seconds=wait)
         )

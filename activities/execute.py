@@ -32,7 +32,7 @@ from activities.pulse import timing
 from activities.redact import Redactor
 from activities.registry import Registry
 from activities.resets import Resets
-from activities.results import Parts, Unreadable, content_of, extract, heft, sendable
+from activities.results import Parts, content_of, extract, heft, sendable
 from activities.runners import Runners, in_process
 from activities.switched import Switched
 from turnkeeper.artifacts import ArtifactStore
@@ -49,6 +49,7 @@ from turnkeeper.errors import RetryTool, StopRun, ToolFailed
 from turnkeeper.media import ImageRef
 from turnkeeper.metrics import ATTEMPTS_STOPPED, ATTEMPTS_TIMED_OUT
 from turnkeeper.probe import Answer, Landed, Unknown
+from turnkeeper.returned import Unreadable
 from turnkeeper.spec import stricter
 from turnkeeper.text import clip_json, fits_json, one_line
 from turnkeeper.tools import Tool, ToolContext
@@ -450,9 +451,17 @@ class Execute:
         self, asked: ExecuteInput, attempts: Attempts, error: BaseException
     ) -> ApplicationError:
         begun, shown = attempts.begun, self._redactor.error(trace(error))[-4000:]
-        log.error("tool raised", tool=asked.tool, key=asked.key, attempt=begun, error=shown)
         attempts.why = f"{type(error).__name__}: {said(error)}"
-        return self._failed(asked, attempts, shown, hopeless=isinstance(error, _BUGS))
+        bug = isinstance(error, _BUGS)
+        failure = self._failed(asked, attempts, shown, hopeless=bug)
+        # A tool that is tried again for an hour says the same each time.
+        whole = {"traceback": shown} if begun == 1 or bug else {}
+        tell = log.error if failure.non_retryable else log.warning
+        raised = {"tool": asked.tool, "key": asked.key, "attempt": begun, "error": attempts.why}
+        tell("tool raised", **raised, **whole)
+        if not whole:
+            log.debug("raised at", **raised, traceback=shown)
+        return failure
 
     def _failed(
         self, asked: ExecuteInput, attempts: Attempts, shown: str = "", *, hopeless: bool = False

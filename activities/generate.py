@@ -7,6 +7,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.asking import Asking, Attempt
+from activities.outputs import Outputs
 from activities.providers import ModelRequest
 from activities.providers.admission import UNDIAGNOSED, Admitted
 from activities.pulse import pulse
@@ -14,6 +15,8 @@ from activities.redact import Redactor
 from activities.switched import Switched
 from activities.views import Views, read
 from turnkeeper.contract import GENERATE, GenerateInput, GenerateOutput, Timing
+from turnkeeper.prices import LimitName
+from turnkeeper.render import usage_text
 from turnkeeper.spec import AgentSpec
 from turnkeeper.view import View, unanswered
 
@@ -24,8 +27,14 @@ class Generate:
     """The activity `run.generate`."""
 
     def __init__(
-        self, views: Views, asking: Asking, redactor: Redactor, switched: Switched
+        self,
+        views: Views,
+        asking: Asking,
+        redactor: Redactor,
+        switched: Switched,
+        outputs: Outputs,
     ) -> None:
+        self._outputs = outputs
         self._switched = switched
         self._views = views
         self._asking = asking
@@ -36,17 +45,22 @@ class Generate:
         """Ask the model once.
 
         Raises:
-            ApplicationError: as `Asking.ask` has it, or of type `state_lost` or `SwitchedOff`.
+            ApplicationError: as `Asking.ask` and `Outputs.of` have it, or of type `state_lost` or
+                `SwitchedOff`.
         """
         attempt = Attempt("generation failed", asked.turn, asked.seconds_left)
-        async with pulse(lambda: attempt.past):
+        async with pulse(attempt.told):
             spec, view, source = await read(
                 self._views, self._redactor, asked.spec_digest, asked.base
             )
             view.extend(asked.new)
-            await self._switched.check_agent(spec.name, asked.tenant, attempt.past.lost_tokens)
-            request = self._request(spec, view, asked)
+            output = self._outputs.of(spec)
+            attempt.prices = spec.model.prices
+            await self._switched.check_agent(spec.name, asked.tenant, attempt.lost())
+            max_tokens, cut_by = _allowed(asked, attempt)
+            request = self._request(spec, view, asked, max_tokens)
             admitted = await self._asking.ask(request, attempt, known_ids=view.call_ids)
+            checked = await self._outputs.check(output, admitted, asked.turn)
         workflow_id, position = str(activity.info().workflow_id), view.position
         view.extend([admitted.entry])
         self._views.keep(workflow_id, view)
@@ -63,10 +77,14 @@ class Generate:
             usage=attempt.cost(admitted.usage),
             refused_calls=admitted.refused_calls,
             mended=admitted.mended or None,
+            checked=checked,
+            cut_by=cut_by,
             timing=timing,
         )
 
-    def _request(self, spec: AgentSpec, view: View, asked: GenerateInput) -> ModelRequest:
+    def _request(
+        self, spec: AgentSpec, view: View, asked: GenerateInput, max_tokens: int
+    ) -> ModelRequest:
         if open_calls := unanswered(view.entries):
             # Sent like this, the request and every later one would be refused. A bug of ours.
             raise ApplicationError(
@@ -78,11 +96,27 @@ class Generate:
         return ModelRequest(
             spec=spec,
             entries=list(view.entries),
-            max_tokens=asked.max_tokens,
+            max_tokens=max_tokens,
             answer_only=bool(asked.answer_only),
             drop_thinking=bool(asked.drop_thinking),
             previous_message_id=self._views.previous_message_id(workflow_id, view),
         )
+
+
+def _allowed(asked: GenerateInput, attempt: Attempt) -> tuple[int, LimitName | None]:
+    """Tokens that the reply may have, after what earlier attempts have lost.
+
+    Raises:
+        ApplicationError: of the limit's name, when the rest allows no reply.
+    """
+    if asked.allowance is None:
+        return asked.max_tokens, None
+    lost = attempt.lost(asked.allowance.request_tokens)
+    allowed, by = asked.allowance.reply_tokens(asked.max_tokens, attempt.prices, lost)
+    if by is not None and not allowed:
+        told = f"attempts that failed have used up what was left ({usage_text(lost)})"
+        raise ApplicationError(told, attempt.details(), type=by, non_retryable=True)
+    return allowed, by
 
 
 def _log_reply(asked: GenerateInput, admitted: Admitted, timing: Timing) -> None:

@@ -16,7 +16,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from activities import built_in
+from activities import built_in, pricing
 from activities.providers import Provider
 from activities.redact import Redactor
 from activities.registry import Registry
@@ -31,6 +31,7 @@ from turnkeeper.contract import (
     problem_text,
 )
 from turnkeeper.entries import digest_of
+from turnkeeper.prices import no_price
 from turnkeeper.spec import AgentSpec, Limits
 from turnkeeper.text import one_line
 
@@ -84,7 +85,10 @@ class LoadAgent:
         if agent is None:
             raise self._unknown(asked.agent)
         spec = built_in.extended(_with_limits(agent.spec(), asked.limits))
-        spec = await self._windows.pinned(spec)
+        spec = pricing.pinned(await self._windows.pinned(spec))
+        if spec.limits.cost_usd is not None and (without := pricing.unpriced(spec.models)):
+            told = f"limits.cost_usd: {no_price(without[0])}"
+            raise ApplicationError(told, type="invalid_request", non_retryable=True)
         # Without the limits: no request is made of them, and callers may compute them anew for each
         # run, where all runs of an agent are to share one spec in a worker's memory.
         digest = digest_of(spec.model_dump(mode="json", exclude={"limits"}))
@@ -101,12 +105,16 @@ class LoadAgent:
         known = ", ".join(sorted(self._registry.agents)) or "none"
         like = self._registry.like(name)
         attempt = activity.info().attempt
+        last = attempt > len(_SHARES)
+        # Asked for at each worker in its turn, and told once: by the last one.
+        tell = log.warning if last else log.debug
+        tell("no such agent", agent=one_line(name, 64), served=known, attempt=attempt)
         share = _SHARES[min(attempt, len(_SHARES)) - 1] / sum(_SHARES)
         return ApplicationError(
             f"there is no agent {name!r}; this worker serves: {known}"
             + (f". Did you mean {like}?" if like else ""),
             type="unknown_agent",
-            non_retryable=attempt > len(_SHARES),
+            non_retryable=last,
             next_retry_delay=timedelta(seconds=self._patience_seconds * share),
         )
 

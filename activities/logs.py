@@ -31,6 +31,7 @@ _TOLD = frozenset(
         "model_rejected",
         "model_unavailable",
         "provider_error",
+        "unknown_agent",
     }
 )
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", None, None)))
@@ -61,7 +62,7 @@ def configure(level: str, *, json: bool, redactor: Redactor) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared, _extra_fields], processors=last
+            foreign_pre_chain=[*shared, _extra_fields, _in_a_line], processors=last
         )
     )
     root = logging.getLogger()
@@ -80,15 +81,35 @@ def configure(level: str, *, json: bool, redactor: Redactor) -> None:
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Whether a record says what no line of ours did: the SDK, too, tells of failed activities."""
-    if record.msg != "Completing activity as failed":
-        return True
-    error = record.exc_info[1] if record.exc_info else None
-    if not isinstance(error, ApplicationError):
+    error = _meant(record)
+    if error is None or _wants_all():
         return True
     if error.type == NOTHING_HAPPENED:
         return error.non_retryable
     # A tool that raised: what was logged of it is in the details. One that was cut off has none.
     return error.type not in _TOLD and not (error.type == "tool_failed" and error.details)
+
+
+def _meant(record: logging.LogRecord) -> ApplicationError | None:
+    """What an activity failed with, if it was raised to be told and is no bug of ours."""
+    if record.msg != "Completing activity as failed":
+        return None
+    error = record.exc_info[1] if record.exc_info else None
+    return error if isinstance(error, ApplicationError) else None
+
+
+def _wants_all() -> bool:
+    return logging.getLogger().isEnabledFor(logging.DEBUG)
+
+
+def _in_a_line(_logger: Any, _method: str, event: Event) -> Event:
+    """A failure that was meant by its words: its traceback shows where we raise, no more."""
+    record = event.get("_record")
+    error = _meant(record) if record is not None and not _wants_all() else None
+    if error is not None:
+        event.pop("exc_info", None)
+        event["error"] = str(error)
+    return event
 
 
 def _bind_activity(_logger: Any, _method: str, event: Event) -> Event:

@@ -123,12 +123,15 @@ def _import(name: str) -> ModuleType:
 def _broken(name: str, error: BaseException, why: str) -> DefinitionError:
     """With the place of the fault: the last line of the traceback that is no library's."""
     places = [
-        f"{frame.filename}:{frame.lineno}: "
+        frame
         # The first is ours.
         for frame in traceback.extract_tb(error.__traceback__)[1:]
         if not any(part in frame.filename for part in _LIBRARIES)
     ]
-    return DefinitionError(f"cannot import {name!r}: {places[-1] if places else ''}{why}")
+    # What is declared wrong says itself where.
+    told = bool(places) and not why.startswith(f"{places[-1].filename}:")
+    place = f"{places[-1].filename}:{places[-1].lineno}: " if told else ""
+    return DefinitionError(f"cannot import {name!r}: {place}{why}")
 
 
 def _agents_in(module: ModuleType) -> list[Agent]:

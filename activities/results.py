@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import to_json
 
 from activities.media import TEXT, sniff
-from turnkeeper.artifacts import MAX_ARTIFACT_BYTES
 from turnkeeper.entries import strict_json
 from turnkeeper.errors import AdmissionError
 from turnkeeper.media import Media
-from turnkeeper.text import clip_json, json_size, well_formed
+from turnkeeper.returned import BYTES, Unreadable, refuse_size, text_of
+from turnkeeper.text import clip_json, json_size
 
-_NOTHING = "(the tool returned nothing)"
-_SCALARS = frozenset({bool, float, int, str, type(None)})
 _MAX_DETAILS_BYTES = 64_000
 
 
-_BYTES = (bytes, bytearray, memoryview)
-_PLAIN = (str, Media, *_BYTES)
-
-
-class Unreadable(Exception):
-    """A return value that has no text; the tool itself has run to its end."""
+_PLAIN = (str, Media, *BYTES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +74,7 @@ def content_of(value: Any) -> str | Parts:
             store: it is told before anything copies it.
     """
     try:
-        return _parts(value) or _text(value)
+        return _parts(value) or text_of(value)
     except Unreadable:
         raise
     except BaseException as error:  # noqa: BLE001 - see below
@@ -96,12 +88,12 @@ def _parts(value: Any) -> Parts | None:
     if type(value) is Parts:
         return value
     items = value if isinstance(value, (list, tuple)) else [value]
-    binary = [i for i in items if isinstance(i, (Media, *_BYTES))]
+    binary = [i for i in items if isinstance(i, (Media, *BYTES))]
     if not binary:
         return None
-    _refuse_size(sum(len(i.data if isinstance(i, Media) else i) for i in binary), "bytes")
+    refuse_size(sum(len(i.data if isinstance(i, Media) else i) for i in binary), "bytes")
     media = {id(i): m for i in binary if (m := _media(i))}
-    return Parts([media.get(id(i)) or _text(i) for i in items]) if media else None
+    return Parts([media.get(id(i)) or text_of(i) for i in items]) if media else None
 
 
 def _media(item: Media | bytes | bytearray | memoryview) -> Media | None:
@@ -110,66 +102,6 @@ def _media(item: Media | bytes | bytearray | memoryview) -> Media | None:
         return dataclasses.replace(item, data=bytes(item.data))
     data = bytes(item)
     return None if sniff(data) == TEXT else Media(data)
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return _NOTHING
-    if isinstance(value, str):
-        _refuse_size(str.__len__(value), "characters of text")
-        # The plain text of a subclass, whose own methods may do anything.
-        return well_formed(str.__str__(value)) or "(empty text)"
-    if isinstance(value, _BYTES):
-        return bytes(value).decode() or "(empty text)"
-    _refuse_endless(value)
-    text = _json(value)
-    _refuse_size(len(text), "characters of JSON")
-    return text
-
-
-def _json(value: Any) -> str:
-    try:
-        return to_json(value, inf_nan_mode="strings").decode()
-    except PydanticSerializationError:
-        # Of halves of characters, which UTF-8 has not; what fails for another reason fails again.
-        return to_json(_mended(value), inf_nan_mode="strings").decode()
-
-
-def _mended(value: Any) -> Any:
-    """The same with all its text well-formed."""
-    if isinstance(value, str):
-        return well_formed(str.__str__(value))
-    if isinstance(value, dict):
-        return {_mended(k): _mended(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_mended(v) for v in value]
-    if isinstance(value, BaseModel):
-        return _mended(value.model_dump())
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _mended(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    return value
-
-
-def _refuse_size(size: int, what: str) -> None:
-    if size > MAX_ARTIFACT_BYTES:
-        raise Unreadable(f"{size:,} {what}, more than the {MAX_ARTIFACT_BYTES:,} that are kept")
-
-
-def _refuse_endless(value: Any) -> None:
-    """Iterators, which the serialiser would read to an end that some do not have; huge texts."""
-    stack, seen, size = [value], set[int](), 0
-    while stack:
-        item = stack.pop()
-        if type(item) in _SCALARS:
-            if type(item) is str:
-                size += len(item)
-                _refuse_size(size, "characters of text or more")
-            continue
-        if isinstance(item, (Iterator, AsyncIterator, Coroutine)):
-            raise Unreadable(f"a {type(item).__name__}")
-        if isinstance(item, (dict, list, tuple, set, frozenset)) and id(item) not in seen:
-            seen.add(id(item))
-            stack.extend(item.values() if isinstance(item, dict) else item)
 
 
 def sendable(details: Any) -> Any:

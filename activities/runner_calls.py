@@ -85,7 +85,8 @@ class _Calls:
 
     def answer(self, pickled: bytes, flush: Callable[[], None]) -> None:
         """Run a job and send what became of it."""
-        from activities.results import Parts, Unreadable, content_of
+        from activities.results import Parts, content_of
+        from turnkeeper.returned import Unreadable
 
         threads = set(threading.enumerate())
         try:

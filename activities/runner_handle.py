@@ -20,10 +20,11 @@ from typing import Any
 import structlog
 
 from activities import runner_frames as frames
-from activities.results import Parts, Unreadable
+from activities.results import Parts
 from activities.runner_errors import rebuilt
 from activities.runner_process import CALL_OVER, KILL_SECONDS, extension
 from turnkeeper.errors import StateLost, ToolFailed
+from turnkeeper.returned import Unreadable
 from turnkeeper.tools import Tool, ToolContext
 
 _HOUSE = Path(__file__).resolve().parent.parent

@@ -45,12 +45,13 @@ class Summarise:
             ApplicationError: as `Asking.ask` has it, or of type `state_lost` or `SwitchedOff`.
         """
         attempt = Attempt("summary failed", asked.turn)
-        async with pulse(lambda: attempt.past):
+        async with pulse(attempt.told):
             spec, view, source = await read(
                 self._views, self._redactor, asked.spec_digest, asked.base
             )
-            await self._switched.check_agent(spec.name, asked.tenant, attempt.past.lost_tokens)
             policy = spec.context or ContextPolicy()
+            attempt.prices = (policy.summariser or spec.model).prices
+            await self._switched.check_agent(spec.name, asked.tenant, attempt.lost())
             covered = await aside(
                 view.bytes, lambda: _covered(view.entries, policy.keep_turns, asked.room)
             )
@@ -95,6 +96,8 @@ def _request(
 ) -> ModelRequest:
     words = max(50, policy.checkpoint_tokens // 2)
     instruction = message(INSTRUCTION.format(words=words))
+    # A summary is plain text.
+    spec = spec.model_copy(update={"output": None})
     model = policy.summariser
     if model is not None:
         # Thinking is bound to the model that thought it.

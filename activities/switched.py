@@ -16,6 +16,7 @@ from activities.lease import clock
 from turnkeeper import switchboard
 from turnkeeper.contract import SWITCHED_OFF, SWITCHED_ON, SwitchedOnInput
 from turnkeeper.switches import Switch, SwitchList
+from turnkeeper.usage import Usage
 
 FRESH_SECONDS = 2.0
 """How old the worker's copy may be when a call or a request to a model begins."""
@@ -48,15 +49,15 @@ class Switched:
                 await self._refresh()
         return self._copy
 
-    async def check_agent(self, agent: str, tenant: str | None, lost_tokens: int) -> None:
-        """Before a request to a model; `lost_tokens` is what earlier attempts may have cost.
+    async def check_agent(self, agent: str, tenant: str | None, lost: Usage) -> None:
+        """Before a request to a model; `lost` is what earlier attempts may have cost.
 
         Raises:
             ApplicationError: of type `SwitchedOff`; the run waits.
         """
         if off := (await self.now()).agent_off(agent, tenant):
             _log(off, agent)
-            details = {"lost_tokens": lost_tokens}
+            details = {"lost": lost.model_dump(exclude_defaults=True)}
             raise ApplicationError(off.awaited, details, type=SWITCHED_OFF, non_retryable=True)
 
     async def check_tool(self, agent: str, tool: str, tenant: str | None) -> Switch | None:
@@ -70,7 +71,7 @@ class Switched:
         began = clock()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                found = await switchboard.read(self._client, self._task_queue)
+                found = await switchboard.in_force(self._client, self._task_queue)
         except (TimeoutError, RPCError) as error:
             self._until = clock() + FRESH_SECONDS
             if not self._told:

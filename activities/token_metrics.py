@@ -6,9 +6,9 @@ from typing import Final
 
 from temporalio import activity
 
-from turnkeeper.contract import Usage
 from turnkeeper.metrics import INPUT_TOKENS
 from turnkeeper.spec import AgentSpec
+from turnkeeper.usage import Usage
 
 MAX_PAIRS: Final = 100
 """Of agent and model, per process. Runs keep the agent they began with, and its model, so a process

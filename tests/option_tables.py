@@ -13,12 +13,13 @@ import textwrap
 from pathlib import Path
 from typing import Any, get_args
 
-from turnkeeper import ContextPolicy, HistoryPolicy, Limits, ModelSpec
+from turnkeeper import ContextPolicy, HistoryPolicy, Limits, ModelSpec, Price
 from turnkeeper.spec import Strict
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/options.md"
 _MODELS: tuple[tuple[str, type[Strict]], ...] = (
     ("Agent(model=...)", ModelSpec),
+    ("ModelSpec(prices=[...])", Price),
     ("Agent(context=...)", ContextPolicy),
     ("Agent(limits=...)", Limits),
     ("Agent(history=...)", HistoryPolicy),

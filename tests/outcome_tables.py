@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 
 from temporalio.client import Client
 
-from tests.rig import Rig, open_rig
-from turnkeeper import Limits, ModelSpec, tool
+from tests.rig import AGENT, Rig, open_rig
+from turnkeeper import Agent, Limits, ModelSpec, tool
 from turnkeeper.client import AgentClient
 from turnkeeper.testing import (
     Exchange,
@@ -58,6 +58,7 @@ class Row:
     """Seconds between the first two requests."""
     most: float = 45.0
     """Seconds between the first and the last."""
+    agent: str = AGENT
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Seen:
     reason: str
 
 
+COUNT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 FINE = text("Done.")
 ASK = call("look_up", {"q": "x"})
 SOON = {"retry-after-ms": "50"}
@@ -265,6 +267,16 @@ FAILURES = (
     Row("redirect", [status(302, headers={"location": "http://127.0.0.1:1/"}, body=b"")]),
     Row("a reply of 9 MB, for ever", [text("x" * 9_000_000)], "backoff", 0.9),
 )
+WORDS, WRONG, FITS = text("Three."), text('{"n": "three"}'), text('{"n": 3}')
+TYPED = (
+    Row("a value that fits", [FITS], agent="typed"),
+    Row("a value that fits, in a code fence", [text('```json\n{"n": 3}\n```')], agent="typed"),
+    Row("words, then a value that fits", [WORDS, FITS], agent="typed"),
+    Row("words, a wrong value, then one that fits", [WORDS, WRONG, FITS], agent="typed"),
+    Row("words, again and again", [WORDS], agent="typed"),
+    Row("a wrong value, again and again", [WRONG], agent="typed"),
+    Row("half a value, `max_tokens`", [text('{"n":', stop_reason="max_tokens")], agent="typed"),
+)
 REFUSED = "connection refused, then an answer"
 _AT_ONCE = 12
 
@@ -277,7 +289,7 @@ def look_up(q: str) -> str:
 
 async def show(client: Client, folder: Path) -> str:
     """Run every row, and say what was seen as the page does."""
-    rows = {row.name: row for row in (*STOPS, *FAILURES)}
+    rows = {row.name: row for row in (*STOPS, *TYPED, *FAILURES)}
     sent: dict[str, int] = dict.fromkeys(rows, 0)
 
     def script(exchange: Exchange) -> Reply:
@@ -290,8 +302,10 @@ async def show(client: Client, folder: Path) -> str:
     model = ModelSpec(
         name="claude-sonnet-5-5", max_output_tokens=1_000, ceiling=16_000, window=200_000
     )
-    options: dict[str, Any] = {"tools": [look_up], "model": model, "silence": 2.0}
-    async with open_rig(client, folder, script, limits=Limits(wall_seconds=600), **options) as rig:
+    made: dict[str, Any] = {"model": model, "instructions": "i", "tools": [look_up]}
+    made |= {"limits": Limits(wall_seconds=600), "outage_seconds": 0}
+    agents = [Agent(name=AGENT, **made), Agent(name="typed", output=COUNT, **made)]
+    async with open_rig(client, folder, script, agents=agents, silence=2.0) as rig:
         # Attempts of all at once would wait for a busy machine until they count as lost.
         slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -313,7 +327,7 @@ async def show(client: Client, folder: Path) -> str:
 
 
 async def _run(rig: Rig, row: Row) -> Seen:
-    handle = await rig.start(row.name)
+    handle = await rig.start(row.name, agent=row.agent)
     result = await handle.result(check=False, timeout=50)
     records = [r for r in rig.provider.requests if (r.prompt or "").split("\n")[0] == row.name]
     if row.wait:
@@ -341,10 +355,13 @@ def _reason(reason: str | None) -> str:
 
 
 def _page(seen: dict[str, Seen]) -> str:
-    stops = [_line(row.name, seen[row.name], str(seen[row.name].tools)) for row in STOPS]
+    stops, typed = (
+        "\n".join(_line(row.name, seen[row.name], str(seen[row.name].tools)) for row in rows)
+        for rows in (STOPS, TYPED)
+    )
     waits = {row.name: _WAITS[row.wait] for row in FAILURES} | {REFUSED: _WAITS["backoff"]}
     failures = [_line(name, seen[name], wait) for name, wait in waits.items()]
-    return _TEXT.format(stops="\n".join(stops), failures="\n".join(failures))
+    return _TEXT.format(stops=stops, typed=typed, failures="\n".join(failures))
 
 
 _WAITS = {"": "-", "asked": "as asked", "backoff": "1 s, doubling"}
@@ -371,6 +388,15 @@ row. A call in a reply that was cut off is never run.
 | The provider answers | Requests | Tool calls | Outcome | Reason |
 |---|---|---|---|---|
 {stops}
+
+## Typed answers
+
+The same with `Agent(output=...)`, a JSON schema of an object with a whole number `n`, and
+`output_retries=2`.
+
+| The model answers | Requests | Tool calls | Outcome | Reason |
+|---|---|---|---|---|
+{typed}
 
 ## Failures
 

@@ -32,6 +32,7 @@ from turnkeeper.contract import WORKFLOW
 from turnkeeper.history import Transcript
 from turnkeeper.spec import HistoryPolicy, ModelSpec
 from turnkeeper.state import RunState
+from turnkeeper.switches import Kind
 from turnkeeper.testing import ScriptedProvider
 
 AGENT = "tester"
@@ -89,6 +90,17 @@ class Rig:
         return await self.client.start_workflow(
             workflow, args=args, task_queue=self.task_queue, **options
         )
+
+    async def switch_off(
+        self, kind: Kind, name: str, reason: str = "x", actor: str | None = None
+    ) -> str:
+        """For this rig alone: other tests share the namespace."""
+        queue = self.task_queue
+        return await self.agents.switch_off(kind, name, reason, actor, task_queue=queue)
+
+    async def switch_on(self, kind: Kind, name: str) -> str:
+        """As `switch_off`."""
+        return await self.agents.switch_on(kind, name, task_queue=self.task_queue)
 
     async def transcript(self, run_id: str | None = None) -> Transcript:
         """Of the given run, or of the last one."""
@@ -175,6 +187,8 @@ async def open_rig(
     """
     task_queue = f"test-{uuid.uuid4()}"
     store = FolderStore(folder / "artifacts")
+    # A provider that is away for ever is to end a run.
+    agent.setdefault("outage_seconds", 0)
     model = agent.pop("model", "claude-sonnet-5-5")
     if isinstance(model, str):
         # With its window, so that the requests of a test are those that its script answers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -20,7 +21,7 @@ from activities.redact import Redactor
 from tests.rig import Rig, RigFactory, open_rig, until
 from turnkeeper import Agent, ApprovalPolicy, Limits, Tool, ToolContext, tool
 from turnkeeper.client import AgentRunHandle
-from turnkeeper.contract import APPROVE, DENY, ApprovalAsked, ExecuteInput, Signature
+from turnkeeper.contract import APPROVE, DENY, ApprovalAsked, Asks, ExecuteInput, Signature
 from turnkeeper.errors import DefinitionError, EffectsRepeated, InvalidRequest
 from turnkeeper.render import approval_text
 from turnkeeper.spec import Effect, HistoryPolicy
@@ -299,27 +300,37 @@ async def test_b90_a_word_for_a_tool_is_none_for_other_arguments(rig: RigFactory
         assert [o for o, _ in shop.done] == ["a.txt"]
 
 
+async def asks(tool: Tool, **arguments: Any) -> Asks:
+    """What a person is asked about a call of `refund`."""
+    request = {"agent": "a", "tool": "refund", "effect": "once", "attempts": 1, "turn": 1}
+    place = {"index": 0, "call_id": "c", "arguments_digest": "", "key": "k", "result_bytes": 9}
+    given = ExecuteInput.model_validate({**request, **place, "arguments": arguments})
+    context = ToolContext()
+    bound = tool.bind(arguments, context)
+    with ThreadPoolExecutor(1) as threads:
+        asked, _ = await wanted(tool, given, bound, context, threads=threads, redactor=Redactor())
+    return asked
+
+
 async def test_the_same_arguments_written_otherwise_are_the_same() -> None:
     """Key order, 150 for 150.00 and a default that is written out make no other call of it; another
     amount, or another definition of the tool, does."""
     refund, stricter = Shop().refund(), Shop().refund(effect="once")
+    first = (await asks(refund, order="o")).digest
+    assert (await asks(refund, amount="150.00", order="o")).digest == first
+    assert (await asks(refund, amount="150.01", order="o")).digest != first
+    assert (await asks(stricter, order="o")).digest != first
 
-    async def digest(tool: Tool, **arguments: Any) -> str:
-        request = {"agent": "a", "tool": "refund", "effect": "once", "attempts": 1, "turn": 1}
-        place = {"index": 0, "call_id": "c", "arguments_digest": "", "key": "k", "result_bytes": 9}
-        given = ExecuteInput.model_validate({**request, **place, "arguments": arguments})
-        context = ToolContext()
-        bound = tool.bind(arguments, context)
-        with ThreadPoolExecutor(1) as threads:
-            asks, _ = await wanted(
-                tool, given, bound, context, threads=threads, redactor=Redactor()
-            )
-        return asks.digest
 
-    first = await digest(refund, order="o")
-    assert await digest(refund, amount="150.00", order="o") == first
-    assert await digest(refund, amount="150.01", order="o") != first
-    assert await digest(stricter, order="o") != first
+async def test_a_person_is_shown_every_character_and_how_many_are_left_out() -> None:
+    """Of arguments as JSON: what nobody sees is escaped, and what is cut is counted."""
+    shown = await asks(Shop().refund(), order="o-1\u200b\u00ad\U000e0041\n")
+    assert shown.arguments == r'{"order":"o-1\u200b\u00ad\udb40\udc41\n","amount":"150"}'
+    assert json.loads(shown.arguments)["order"] == "o-1\u200b\u00ad\U000e0041\n"
+    assert shown.left_out == 0
+    shown = await asks(Shop().refund(), order="x" * 1_200)
+    assert len(shown.arguments) == 1_000
+    assert shown.left_out == len(f'{{"order":"{"x" * 1_200}","amount":"150"}}') - 1_000
 
 
 async def test_a_tool_that_was_redefined_is_asked_for_again(
@@ -350,9 +361,9 @@ async def test_decided_once(rig: RigFactory) -> None:
         run = await r.start()
         first, second = await asked(run, 2)
         assert await run.approve(first.id, actor="ann") == "decided"
-        assert await run.approve(first.id, actor="bob") == "decided"
+        assert await run.approve(first.id, actor="bob") == "unchanged"
         why = await refused(run.deny(first.id, actor="bob"))
-        assert f"{first.id} is decided: it was approved by ann" in why
+        assert why.startswith(f"approval: {first.id} is decided: it was approved by ann")
         assert f"waiting: {second.id} (refund)" in await refused(run.approve("0" * 16))
         other = await r.start()
         assert "is none of this run" in await refused(other.approve(second.id))
@@ -654,6 +665,27 @@ async def test_each_has_its_own_time(rig: RigFactory) -> None:
         result = await run.result(timeout=60)
         assert [a.status for a in result.approvals] == ["approved", "expired"]
         assert [o for o, _ in shop.done] == ["o-1"]
+
+
+async def test_nothing_begins_once_the_time_to_decide_has_ended_the_run(rig: RigFactory) -> None:
+    """Neither the call that was allowed meanwhile nor a read that stood behind it."""
+    shop, seen = Shop(), []
+
+    @tool(effect="read")
+    async def look() -> str:
+        """Look."""
+        seen.append("begun")
+        return "seen"
+
+    script = [calls([("refund", {"order": "o-1"}), ("refund", {"order": "o-2"}), ("look", {})])]
+    policy = ApprovalPolicy(expires=4, on_expiry="stop")
+    async with rig(script, tools=[shop.refund(), look], approvals=policy) as r:
+        run = await r.start()
+        _, second = await asked(run, 2)
+        await run.approve(second.id)
+        result = await run.result(check=False)
+        assert (result.outcome, shop.done, seen) == ("stopped", [], [])
+        assert await r.task_failures() == 0
 
 
 async def test_a_retry_does_not_ask_for_what_was_done(rig: RigFactory) -> None:

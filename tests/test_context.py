@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from hashlib import sha256
@@ -21,6 +22,7 @@ from turnkeeper.epoch import ARTIFACTS_NAMED, reference
 from turnkeeper.spec import ContextPolicy, HistoryPolicy, ModelSpec
 from turnkeeper.testing import Exchange, Reply, call, calls, status, text
 from turnkeeper.testing.provider import reply, thinking, unknown_delta
+from turnkeeper.usage import Usage
 
 WINDOW = 20_000
 PATIENT = Limits(turns=1_000, consecutive_errors=100, repetition=100)
@@ -92,6 +94,12 @@ async def test_a_long_conversation_goes_on_from_summaries(rig: RigFactory) -> No
         begun = (await r.transcript()).epochs
         assert sorted(begun) == list(range(2, result.epochs + 1))
         assert sorted(begun.values()) == [begun[n] for n in sorted(begun)]
+        exported = await r.agents.export(r.ids[-1])
+        assert {epoch.number: epoch.entries for epoch in exported.epochs} == begun
+        assert all(summary.text and summary.usage.total for summary in exported.summaries)
+        charged = [generation.usage for generation in exported.generations]
+        charged += [summary.usage for summary in exported.summaries]
+        assert functools.reduce(Usage.plus, charged) == result.usage
         await held(r)
 
 

@@ -20,10 +20,11 @@ from tests.codec import Masking
 from tests.replay.record import HISTORIES
 from tests.rig import Rig, RigFactory
 from tests.test_context import PATIENT, WINDOW, page, reading
-from turnkeeper.contract import RunResult, Usage
+from turnkeeper.contract import RunResult
 from turnkeeper.converter import data_converter
 from turnkeeper.follow import Step, _Narrator
 from turnkeeper.spec import HistoryPolicy
+from turnkeeper.usage import Usage
 
 ROOT = Path(__file__).resolve().parent.parent
 MASKED = dataclasses.replace(data_converter, payload_codec=Masking())

@@ -31,6 +31,7 @@ DOES_IO = {
     "history",
     "ledger",
     "messages",
+    "outputs",
     "outside",
     "pending",
     "retry",
@@ -38,6 +39,7 @@ DOES_IO = {
     "starting",
     "status",
     "switchboard",
+    "turns",
 }
 
 

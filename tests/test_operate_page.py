@@ -24,7 +24,7 @@ async def test_the_server_understands_every_view(client: Client, view: str, quer
 def test_every_command_can_be_typed() -> None:
     """With the options that it has."""
     commands = re.findall(r"starter\.py (.+?)(?: +#.*)?$", PAGE, re.MULTILINE)
-    assert len(commands) == 5
+    assert len(commands) == 8
     for command in commands:
         starter._parser().parse_args(shlex.split(command))
     assert len(VIEWS) == 8

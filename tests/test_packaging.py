@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -92,6 +94,79 @@ def test_the_wheel_brings_the_pytest_plugin(installed: Path, tmp_path: Path) -> 
     assert ran.returncode == 0, ran.stdout
     assert re.search(r"^plugins:.* turnkeeper-\d", ran.stdout, re.MULTILINE)
     assert "test_refunds.py::test_refund[tool.done-1] PASSED" in ran.stdout
+
+
+class Repository:
+    """An author's own, with the wheel installed in an environment beside it."""
+
+    def __init__(self, folder: Path, python: Path) -> None:
+        self.folder = folder
+        # Nothing of the checkout's environment but where the server's program is.
+        temporal = Path(find_temporal()).parent
+        self.environment = {"PATH": f"{temporal}{os.pathsep}/usr/bin{os.pathsep}/bin"}
+        starter = [str(python), str(ROOT / "starter.py"), "--state", str(folder / "state")]
+        told = self.run(shlex.join([*starter, "new", "kettles"]))
+        self.cd, self.test, self.dev, self.ask = re.findall(r"^  (.+)$", told, re.MULTILINE)
+        """The commands that `new` has printed, as they are."""
+
+    def run(self, *commands: str) -> str:
+        """Type commands into a shell; what they print."""
+        typed = ["/bin/sh", "-ec", "\n".join(commands)]
+        done = subprocess.run(
+            typed,
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+
+@pytest.fixture
+def repository(installed: Path, tmp_path: Path) -> Repository:
+    """One with the agent `kettles`, made by `starter.py new`."""
+    (tmp_path / "my agents").mkdir()
+    return Repository(tmp_path / "my agents", installed)
+
+
+def test_a_new_agent_is_tested_in_a_repository_of_its_own(repository: Repository) -> None:
+    """By the command that was printed, with the package as it is installed there."""
+    assert "2 passed" in repository.run(repository.cd, repository.test)
+    where = "import turnkeeper; print(turnkeeper.__file__)"
+    python = shlex.split(repository.test)[0]
+    assert "site-packages" in repository.run(shlex.join([python, "-c", where]))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_checkouts_worker_serves_agents_of_another_repository(repository: Repository) -> None:
+    """The commands that were printed, typed in two terminals, end in an answer."""
+    serving = subprocess.Popen(
+        ["/bin/sh", "-ec", f"{repository.cd}\nexec {repository.dev}"],
+        cwd=repository.folder,
+        env=repository.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert serving.stdout is not None
+        read = ""
+        while "Ctrl-C ends it all." not in read:
+            line = serving.stdout.readline()
+            assert line, read
+            read += line
+        assert re.search(r"^agents +kettles$", read, re.MULTILINE)
+        assert "In stock: 4." in repository.run(repository.cd, repository.ask)
+    finally:
+        serving.send_signal(signal.SIGINT)
+        serving.communicate(timeout=60)
+    assert serving.returncode == 0
 
 
 def test_the_locks_name_the_public_registry_alone() -> None:

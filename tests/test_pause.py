@@ -136,7 +136,7 @@ async def test_operators_see_who_paused_it_and_how_to_go_on(rig: RigFactory) -> 
         shown = await card(r, run)
         assert "**Paused** by ann: the vendor is down. The time limit goes on." in shown
         assert f"`starter.py resume {run.id}`" in shown
-        assert 'the update `resume` with `{"actor": "..."}`' in shown
+        assert 'the update `resume` with:\n\n```\n{\n  "actor": "your name"\n}' in shown
         found = await held(r, run)
         assert (found.turns, found.tokens) == (2, (await run.status()).usage.total)
         query = f"TurnkeeperStatus = 'waiting' AND WorkflowId = '{run.id}'"

@@ -17,13 +17,13 @@ from tests.rig import AGENT, RigFactory, open_rig
 from tests.test_context import PATIENT, WINDOW, reading
 from tests.test_context import page as read
 from turnkeeper import tool
-from turnkeeper.contract import Usage
 from turnkeeper.converter import data_converter
 from turnkeeper.metrics import INPUT_TOKENS
 from turnkeeper.render import result_lines, usage_text
 from turnkeeper.spec import ContextPolicy, ModelSpec
 from turnkeeper.testing import Exchange, Reply, call, text
 from turnkeeper.testing.embedded import EmbeddedServer
+from turnkeeper.usage import Usage
 
 TURNS = 12
 

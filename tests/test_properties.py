@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
-from turnkeeper.contract import GenerateOutput, RunRequest, Usage
+from turnkeeper.contract import GenerateOutput, RunRequest
 from turnkeeper.converter import data_converter
 from turnkeeper.entries import (
     MAX_DEPTH,
@@ -41,6 +41,7 @@ from turnkeeper.text import (
     utf8_size,
     well_formed,
 )
+from turnkeeper.usage import Usage
 from turnkeeper.view import View, call_ids
 
 QUICK = settings(max_examples=300, deadline=None)

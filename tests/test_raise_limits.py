@@ -42,6 +42,7 @@ def three_calls(x: Exchange) -> Reply:
         ({"turns": 60, "tokens": None}, "turns 50 → 60, tokens 5,000 → no limit"),
         ({"wall_seconds": 90_000}, "wall_seconds 86,400 → 90,000"),
         ({"recent_errors": 7}, "recent_errors 3 → 7"),
+        ({"tokens": 10**400}, f"tokens 5,000 → {10**400:,}"),
         ({"recent_calls": 20, "on_limit": "stop"}, ""),
     ],
 )
@@ -116,7 +117,7 @@ async def test_what_cannot_be_raised_is_refused(rig: RigFactory) -> None:
         run = await begun(r, gate)
         for limits, said in (
             ({"turns": 3}, "limits.turns: 3 is less than the present 4"),
-            ({"cost_usd": 3}, "cost_usd is not supported yet"),
+            ({"cost_usd_per_day": 3}, "cost_usd_per_day is not supported yet"),
             ({"turns": "many"}, "'many' is not a whole number"),
             ({}, "limits"),
         ):
@@ -175,6 +176,28 @@ async def test_raised_before_the_agent_was_loaded(rig: RigFactory) -> None:
             run = AgentRunHandle(r.agents, started.id)
             assert (await run.result(check=False, timeout=60)).outcome == outcome
             assert noted in (await card(r, run)).replace("\\", "")
+
+
+async def test_a_limit_that_no_float_holds_harms_no_run(rig: RigFactory) -> None:
+    """It is refused by name: as an update, as a signal, with the start; the run hears on."""
+    gate = Gate()
+    huge = {"limits": {"tokens": 10**400}}
+    async with rig(three_calls, tools=[gate.tool], limits=Limits(tokens=10**6)) as r:
+        refused = await r.start_raw({"agent": "tester", "prompt": "q", **huge})
+        assert "tokens is at most 1,000,000,000,000,000" in str(
+            (await r.agents.result(refused.id, check=False)).reason
+        )
+        started = await r.start_raw(
+            {"agent": "tester", "prompt": "q"}, start_signal=RAISE_LIMITS, start_signal_args=[huge]
+        )
+        run = AgentRunHandle(r.agents, started.id)
+        await until(lambda: r.provider.requests)
+        await started.signal(RAISE_LIMITS, huge)
+        with pytest.raises(InvalidRequest, match="tokens is at most"):
+            await run.raise_limits(huge["limits"])
+        await run.stop("enough")
+        assert (await run.result(check=False)).outcome == "stopped"
+        assert await r.task_failures() == 0
 
 
 async def test_raised_limits_are_carried_over(rig: RigFactory) -> None:

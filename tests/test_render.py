@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turnkeeper.approvals import Approvals, arguments_of, shortened
 from turnkeeper.commands.show import _used, folding
-from turnkeeper.contract import ContextStatus, RunRequest, RunResult, RunStatus, Usage
+from turnkeeper.contract import (
+    ApprovalAsked,
+    ContextStatus,
+    RunRequest,
+    RunResult,
+    RunStatus,
+    UnknownCall,
+)
 from turnkeeper.entries import Entry, admit, message, result
 from turnkeeper.render import (
     CARD_BYTES,
     SUMMARY_BYTES,
+    approval_text,
     call_summary,
     generate_summary,
     result_lines,
     run_card,
     step_line,
     transcript_text,
+    unknown_text,
     usage_text,
     waiting_for,
 )
-from turnkeeper.spec import AgentSpec, ModelSpec
+from turnkeeper.spec import AgentSpec, Approval, ModelSpec, ToolSpec
 from turnkeeper.state import Call, Line, Phase, RunState
-from turnkeeper.text import arguments_line
+from turnkeeper.text import arguments_line, escaped
+from turnkeeper.usage import Usage
+from turnkeeper.waits import Held
+from workflows import options
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=400)
 CONTROLS = {chr(c) for c in (*range(32), *range(127, 160))} - {"\t", "\n"}
@@ -66,6 +83,31 @@ def test_summaries_name_the_turn_and_what_is_asked() -> None:
     assert generate_summary(3, "claude-sonnet-5-5") == "turn 3 · claude-sonnet-5-5"
     assert call_summary(1, {"q": "annual revenue 2025"}) == 'turn 1 · q="annual revenue 2025"'
     assert call_summary(2, {}) == "turn 2"
+
+
+@pytest.mark.parametrize(
+    ("approval", "known", "told"),
+    [
+        ("never", {}, "turn 1 · order=7"),
+        ("always", {}, "turn 1 · is it allowed? · order=7"),
+        ("asks", {}, "turn 1 · is it allowed? if so, run · order=7"),
+        ("asks", {"asks_only": True}, "turn 1 · is it allowed? · order=7"),
+        ("always", {"granted": "digest"}, "turn 1 · order=7"),
+        ("always", {"tool": "trusted"}, "turn 1 · order=7"),
+    ],
+)
+def test_the_timeline_tells_the_question_from_the_call(
+    approval: Approval, known: dict[str, Any], told: str
+) -> None:
+    """What has only asked whether it may be run is no call that was made, although it is done."""
+    pay, trusted = (
+        ToolSpec(name=name, description="Pay.", input_schema={}, effect="read", approval=approval)
+        for name in ("pay", "trusted")
+    )
+    spec = AgentSpec(name="a", model=ModelSpec(name="m"), instructions="x", tools=[pay, trusted])
+    state = state_of(spec=spec, turn=1, approvals=Approvals(trusted={"trusted": "definition"}))
+    call = call_of(**{"tool": "pay", "arguments": {"order": 7}, **known})
+    assert options.execute(state, call, pay)["summary"] == told
 
 
 @given(st.dictionaries(TEXT, st.one_of(TEXT, st.integers(), st.lists(TEXT, max_size=5))))
@@ -132,6 +174,60 @@ def test_a_model_cannot_forge_markdown_in_the_card(said: str, argument: str) -> 
     running = next(n for n in forged.splitlines() if n.startswith("- running:"))
     assert running.count("`") == 2
     assert not CONTROLS & set(forged)
+
+
+def test_bodies_in_the_card_are_laid_out_as_the_ui_does_and_have_a_place_for_a_name() -> None:
+    """Each is JSON in a block of its own, which no id of a model ends early."""
+    ended = "```\n"
+    unsure = UnknownCall(turn=1, call_id=ended, tool="pay", key="k", status="waiting")
+    asked = ApprovalAsked(id="a1", turn=1, call_id="c", tool="refund", effect="once")
+    waits = call_of("ask_person", call_id=ended, status="waiting", awaits="answer")
+    waits.held = Held(since=0, question="Which?")
+    card = run_card(
+        state_of(unknown=[unsure], calls=[waits], approvals=Approvals(asked=[asked])), "r-1"
+    )
+    blocks = re.findall(r"with:\n\n```\n(.+?)\n```(?=\n|$)", card, re.DOTALL)
+    bodies = [json.loads(block) for block in blocks]
+    assert blocks == [json.dumps(body, indent=2) for body in bodies]
+    you = {"actor": "your name"}
+    assert bodies == [
+        {"approval": "a1"} | you,
+        {"approval": "a1", "reason": "..."} | you,
+        {"call_id": ended, "text": "..."} | you,
+        {"call_id": ended, "landed": True, "result": "..."} | you,
+        {"reason": "..."} | you,
+    ]
+    assert card.count("```") == 2 * len(bodies) + len(bodies[2:4])
+
+
+@pytest.mark.parametrize(
+    ("actor", "verified", "told"),
+    [
+        (None, False, "nobody named (unverified)"),
+        ("ann", False, "ann (unverified)"),
+        ("ann", True, "ann"),
+    ],
+)
+def test_who_decided_is_told_with_how_far_it_is_known(
+    actor: str | None, verified: bool, told: str
+) -> None:
+    """Of an approval and of a settled call alike; that nobody is named is no reason to say less."""
+    asked = ApprovalAsked(
+        id="a1",
+        turn=1,
+        call_id="c",
+        tool="refund",
+        effect="once",
+        status="approved",
+        actor=actor,
+        verified=verified,
+    )
+    assert f"was approved by {told} (approval a1)" in approval_text(asked)
+    if not verified:
+        settled = UnknownCall(
+            turn=1, call_id="c", tool="pay", key="k", status="landed", actor=actor
+        )
+        assert unknown_text(settled) == f"pay (call c) took effect, says {told}"
 
 
 def test_the_card_is_bounded_whatever_the_run_holds() -> None:
@@ -243,6 +339,62 @@ def test_the_transcript_has_no_control_characters(said: str) -> None:
         [message("\x1b[2J\x9b31m\u202e" + said), result("c", "\x1b]0;x\x07", said)]
     )
     assert not CONTROLS & set(shown)
+
+
+# --- what nobody sees -----------------------------------------------------------------------------
+
+UNSEEN = "\u00ad\u034f\u200b\u200c\u2060\ufe0f\ufeff\U000e0041"
+
+
+def asked_of(arguments: str, **fields: Any) -> ApprovalAsked:
+    """A call that waits for a person."""
+    made = {"id": "a1", "turn": 1, "call_id": "c", "tool": "pay", "effect": "once"}
+    return ApprovalAsked.model_validate(made | {"arguments": arguments, "why": "w"} | fields)
+
+
+def test_every_format_character_is_escaped() -> None:
+    """Whatever Unicode calls one: no font shows it."""
+    formats = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) == "Cf"]
+    assert len(formats) > 150
+    for c in [*formats, *UNSEEN]:
+        assert escaped(c).isascii()
+        assert json.loads(f'"{escaped(c)}"') == c
+    assert escaped('a\n\t\\ "é" 日本 😀') == 'a\n\t\\ "é" 日本 😀'
+
+
+@given(TEXT)
+def test_arguments_that_differ_by_what_nobody_sees_look_different(said: str) -> None:
+    """Also from a text that spells the escape."""
+    shown = {
+        arguments_line({"order": f"o-1{tail}"}, 2_000)
+        for tail in ("", "\u200b", r"\u200b", "\u2060")
+    }
+    assert len(shown) == 4
+    line = arguments_line({said: [UNSEEN, {said: UNSEEN}], "q": said}, 2_000)
+    assert not set(UNSEEN) & set(line)
+
+
+def test_a_person_who_decides_sees_every_character() -> None:
+    """In the card, and in what the commands print: a call that waits, and one that is unknown."""
+    asked = asked_of(f'{{"to":"ann{UNSEEN}"}}', why=f"of {UNSEEN}", refused=f"x{UNSEEN}")
+    unknown = UnknownCall(turn=1, call_id="c", tool="pay", key="k", arguments=UNSEEN, what=UNSEEN)
+    state = state_of(approvals={"asked": [asked.model_dump()]}, unknown=[unknown.model_dump()])
+    use = {"type": "tool_use", "name": "pay", "input": {"to": f"ann{UNSEEN}"}}
+    transcript = transcript_text([admit("reply", {"content": [use]})])
+    for shown in (run_card(state), approval_text(asked), transcript, arguments_of(asked, 100)):
+        assert r"\u200b" in shown
+        assert not set(UNSEEN) & set(shown)
+
+
+def test_arguments_that_are_cut_say_so() -> None:
+    """How much is missing, at the first cut and at every further one, and where it is."""
+    asked = asked_of("x" * 1_000, left_out=216)
+    assert arguments_of(asked, 1_000) == "x" * 1_000 + "… [216 characters more: starter.py show]"
+    card = run_card(state_of(approvals={"asked": [asked.model_dump()]}))
+    assert f"`pay {'x' * 400}… [816 characters more: starter.py show]`" in card
+    assert "… [916 characters more: starter.py show]" in approval_text(asked)
+    assert (shortened(asked, 200).left_out, len(shortened(asked, 200).arguments)) == (1_016, 200)
+    assert arguments_of(asked_of('{"n":1}'), 1_000) == '{"n":1}'
 
 
 def test_replies_that_make_no_sense_are_shown_all_the_same() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -28,14 +30,14 @@ NOWHERE = ["--address", "127.0.0.1:1"]
 COMMANDS = [
     *("run", "show", "watch", "list", "count", "why", "unknown", "stop", "export", "artifacts"),
     *("approvals", "approve", "deny", "send", "answer", "chat", "pause", "resume"),
-    *("raise-limits", "fork", "retry", "switch", "demo", "dev"),
+    *("raise-limits", "fork", "retry", "switch", "demo", "dev", "new"),
 ]
 QUESTION = "What was the revenue in 2024?"
 """Costs one search, which the fixture makes slow enough to interrupt."""
 ANSWER = "Revenue in 2024 was $376.3M, by that year's report."
 GREETING = "Hello?"
 """Costs one generation and no tool."""
-_SEARCH_SECONDS = "15"
+_SEARCH_SECONDS = "9"
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -375,7 +377,7 @@ def test_an_agent_that_nobody_serves_is_exit_2(dev: Dev) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--limit", "cost_usd=1"], "cost_usd is not supported yet"),
+        (["--limit", "cost_usd_per_day=1"], "cost_usd_per_day is not supported yet"),
         (["--limit", "turns=0"], "turns"),
         (["--id", "with space"], "id:"),
         (["--metadata", f"k={'x' * 600}"], "metadata"),
@@ -406,7 +408,7 @@ def test_ctrl_c_leaves_the_run_running(dev: Dev, interrupted: dict[str, Interrup
     _, rest = asked.communicate(timeout=40)
     assert asked.returncode == 130
     assert "The run goes on without you" in rest
-    assert "show left --follow" in rest
+    assert "watch left" in rest
     assert "Traceback" not in rest
     back = dev.starter("show", "left", "--follow")
     assert (back.returncode, back.stdout) == (0, ANSWER + "\n")
@@ -456,6 +458,7 @@ def test_a_run_is_shown_for_people_and_for_programs(dev: Dev) -> None:
     assert shown.returncode == 0
     assert "run       answered" in shown.stdout
     assert "outcome   completed · 2 turns" in shown.stdout
+    assert re.search(r"^limits    turns 2 of \d+ · time .* of .*$", shown.stdout, re.MULTILINE)
     assert QUESTION in shown.stdout
     assert '-> search q="annual revenue 2024"' in shown.stdout
     assert ANSWER in shown.stdout
@@ -463,6 +466,22 @@ def test_a_run_is_shown_for_people_and_for_programs(dev: Dev) -> None:
     assert [e["kind"] for e in told["entries"]] == ["message", "reply", "result", "reply"]
     assert told["result"]["outcome"] == "completed"
     assert told["unanswered"] == []
+
+
+@pytest.mark.usefixtures("answered")
+def test_a_run_is_shown_as_a_page(dev: Dev, tmp_path: Path) -> None:
+    """Written whole, for its owner alone, or to standard output; neither followed nor JSON."""
+    file = tmp_path / "a page.html"
+    assert dev.starter("show", "answered", "--html", str(file)).stdout == f"{file}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["a page.html"]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert html.escape(ANSWER) in file.read_text()
+    piped = dev.starter("show", "answered", "--html", "-").stdout
+    assert piped.startswith("<!doctype html>")
+    assert piped.endswith("</html>\n")
+    assert dev.starter("show", "answered", "--html", "-", "--json").returncode == 2
+    assert dev.starter("show", "no-such-run", "--html", "-").returncode == 2
+    assert dev.starter("show", "answered", "--html", str(tmp_path / "no" / "x")).returncode == 1
 
 
 def test_a_run_that_is_not_waited_for_is_followed_later(dev: Dev) -> None:

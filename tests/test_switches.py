@@ -14,12 +14,12 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities import switched
 from tests.rig import AGENT, Rig, RigFactory, until
-from turnkeeper import Limits, RetryTool, switchboard, tool
+from turnkeeper import Limits, RetryTool, outside, switchboard, tool
 from turnkeeper.client import AgentClient
 from turnkeeper.contract import SWITCH, SWITCHED_ON, SWITCHES
 from turnkeeper.errors import InvalidRequest
 from turnkeeper.switchboard import read, workflow_id
-from turnkeeper.switches import MAX_SWITCHES, SwitchList
+from turnkeeper.switches import MAX_SWITCHES, Switch, SwitchList
 from turnkeeper.testing import Exchange, Reply, call, calls, text
 
 BEGUN: list[float] = []
@@ -66,6 +66,11 @@ def ever_on(exchange: Exchange) -> Reply:
     return call("pay", {"n": exchange.turn})
 
 
+async def listed(agents: AgentClient) -> list[Switch]:
+    """What is off for the client's task queue alone."""
+    return (await read(agents.client, agents.task_queue)).switches
+
+
 async def scheduled(r: Rig, run: str) -> list[str]:
     """Types of the activities that a run has scheduled."""
     return [
@@ -88,7 +93,7 @@ async def test_a_call_of_a_tool_that_is_off_is_not_run(rig: RigFactory) -> None:
     ]
     limits = Limits(consecutive_errors=3)
     async with rig(script, tools=[pay, log_it, look], limits=limits) as r:
-        assert await r.agents.switch_off("tool", "pay", "too many.", "ann") == "switched"
+        assert await r.switch_off("tool", "pay", "too many.", "ann") == "switched"
         result = await r.run()
         assert (result.outcome, result.answer) == ("completed", "logged")
         assert (result.errors, result.unknown, BEGUN) == (0, [], [])
@@ -102,14 +107,14 @@ async def test_a_call_of_a_tool_that_is_off_is_not_run(rig: RigFactory) -> None:
 async def test_of_one_agent_only(rig: RigFactory) -> None:
     """`agent.tool` is that agent's tool alone; switched on again it is run."""
     async with rig(lambda x: ever_on(x) if x.turn < 3 else results(x), tools=[pay]) as r:
-        await r.agents.switch_off("tool", "another.pay", "x")
+        await r.switch_off("tool", "another.pay", "x")
         await r.run(limits={"turns": 1})
         assert len(BEGUN) == 1
-        await r.agents.switch_off("tool", f"{AGENT}.pay", "x")
+        await r.switch_off("tool", f"{AGENT}.pay", "x")
         await asyncio.sleep(switched.FRESH_SECONDS)
         await r.run(limits={"turns": 1})
         assert len(BEGUN) == 1
-        await r.agents.switch_on("tool", f"{AGENT}.pay")
+        await r.switch_on("tool", f"{AGENT}.pay")
         await asyncio.sleep(switched.FRESH_SECONDS)
         await r.run(limits={"turns": 1})
         assert len(BEGUN) == 2
@@ -121,7 +126,7 @@ async def test_nothing_begins_after_two_seconds(rig: RigFactory) -> None:
     async with rig(ever_on, tools=[pay], limits=limits) as r:
         runs = [await r.start() for _ in range(5)]
         await until(lambda: len(BEGUN) > 20)
-        await r.agents.switch_off("tool", "pay", "stop it", "ann")
+        await r.switch_off("tool", "pay", "stop it", "ann")
         answered = time.monotonic()
         await asyncio.sleep(2 * switched.FRESH_SECONDS + 1)
         assert max(BEGUN) < answered + switched.FRESH_SECONDS + 0.1
@@ -151,7 +156,7 @@ async def test_a_call_that_runs_goes_on(rig: RigFactory) -> None:
     async with rig([call("send"), results], tools=[send]) as r:
         run = await r.start()
         await begun.wait()
-        await r.agents.switch_off("tool", "send", "x")
+        await r.switch_off("tool", "send", "x")
         await asyncio.sleep(switched.FRESH_SECONDS)
         go.set()
         assert (await run.result()).answer == "sent"
@@ -167,19 +172,78 @@ async def test_no_further_attempt_begins(rig: RigFactory, sure: bool) -> None:
     async def send() -> str:
         """Send."""
         begun.append(1)
-        await agents[0].switch_off("tool", "send", "x", "ann")
+        await rigs[0].switch_off("tool", "send", "x", "ann")
         raise RetryTool("busy", delay=3) if sure else OSError("connection lost")
 
-    agents: list[AgentClient] = []
+    rigs: list[Rig] = []
     script = [call("send"), results]
     async with rig(script, tools=[send], settings={"heartbeat_seconds": 4}) as r:
-        agents.append(r.agents)
+        rigs.append(r)
         result = await r.run()
         assert result.answer is not None
         assert "switched off by ann" in result.answer
         assert len(begun) <= 3  # within two seconds another one may begin
         assert bool(result.unknown) is not sure
         assert ("not run" in result.answer) is sure
+
+
+# --- everywhere -----------------------------------------------------------------------------------
+
+
+@tool(effect="idempotent")
+async def wire() -> str:
+    """Wire."""
+    BEGUN.append(time.monotonic())
+    return "wired"
+
+
+def all_over(client: Client) -> AgentClient:
+    """Of an operator who knows of no task queue."""
+    return AgentClient(client, task_queue=f"nobody-{uuid.uuid4()}")
+
+
+async def where_off(agents: AgentClient, name: str) -> list[str | None]:
+    """On which task queues something is off; None: on all."""
+    return [s.task_queue for s in await agents.switches() if s.name == name]
+
+
+async def test_it_is_off_on_all_task_queues(rig: RigFactory, client: Client) -> None:
+    """Unless one is named: also on those that nobody has thought of, until it is on again; any
+    worker of the namespace answers, whichever has answered before."""
+    everywhere = all_over(client)
+    wiring = [call("wire"), results]
+    async with rig(wiring, tools=[wire]) as one:
+        assert await everywhere.switch_off("tool", "wire", "twice", "ann") == "switched"
+        assert "off by ann: twice" in str((await one.run()).answer)
+    async with rig([*wiring, *wiring], tools=[wire]) as another:
+        assert "off by ann: twice" in str((await another.run()).answer)
+        assert await everywhere.switch_on("tool", "wire") == "switched"
+        await asyncio.sleep(switched.FRESH_SECONDS)
+        assert BEGUN == []
+        assert (await another.run()).answer == "wired"
+        another.ids.append(workflow_id(None))
+        assert await another.task_failures() == 0
+
+
+async def test_a_word_about_all_and_one_about_a_task_queue_stand_side_by_side(
+    rig: RigFactory, client: Client
+) -> None:
+    """A list of before, of one task queue, is heeded as ever, is listed whoever asks, and what is
+    off there is not switched on with the rest."""
+    everywhere = all_over(client)
+    async with rig([call("wire"), results], tools=[wire]) as r:
+        await r.switch_off("tool", "wire", "here")
+        await everywhere.switch_off("tool", "wire", "everywhere")
+        await until(lambda: _both(everywhere, r.task_queue))
+        assert await everywhere.switch_on("tool", "wire") == "switched"
+        assert await where_off(r.agents, "wire") == [r.task_queue]
+        assert await all_over(client).switches(task_queue="another") == []
+        assert "switched off: here" in str((await r.run()).answer)
+        assert BEGUN == []
+
+
+async def _both(agents: AgentClient, queue: str) -> bool:
+    return await where_off(agents, "wire") == [None, queue]
 
 
 # --- agents and tenants ---------------------------------------------------------------------------
@@ -207,11 +271,11 @@ async def test_its_runs_wait_and_go_on(
         run = await r.start(metadata={"tenant": "acme"})
         other = f"{kind} {name} to be switched on again: off by ann: too dear"
         await begun.wait()
-        await r.agents.switch_off(kind, name, "too dear", "ann")
+        await r.switch_off(kind, name, "too dear", "ann")
         await asyncio.sleep(switched.FRESH_SECONDS)
         release.set()
-        await until(lambda: _waits(run, other))
-        assert (await run.status()).waiting_for.startswith(f"{other} (attempt ")
+        await until(lambda: _waits(run, f"{other} (attempt "))
+        await until(lambda: listed_as_waiting(r, run.id, other))
         (finding,) = (await r.agents.why(run.id)).findings
         assert finding.what == f"it waits for {other}"
         assert "switch on" in finding.mend
@@ -221,7 +285,7 @@ async def test_its_runs_wait_and_go_on(
         await asyncio.sleep(2)
         assert len(await r.events(run.id)) == events
         assert (len(r.provider.requests), BEGUN) == (1, [])
-        await r.agents.switch_on(kind, name)
+        await r.switch_on(kind, name)
         result = await run.result(timeout=60)
         assert result.outcome == "completed"
         assert result.answer is not None
@@ -229,8 +293,19 @@ async def test_its_runs_wait_and_go_on(
             f"done | {kind.capitalize()} {name} was switched off by ann"
         )
         assert result.errors == 0
+        assert not await outside.waits_of(await outside.describe(r.client, run.id))
         assert (await scheduled(r, run.id)).count(SWITCHED_ON) == 1
         assert await r.task_failures() == 0
+
+
+async def listed_as_waiting(r: Rig, run: str, words: str) -> bool:
+    """Whether lists find a run that waits for a switch, by its state and by what it waits for."""
+    query = f"WorkflowId = '{run}' AND TurnkeeperStatus = 'waiting'"
+    for kind in ("switch", "person"):
+        found = [s async for s in r.agents.list_runs(query, waiting_for=kind)]
+        if [(s.status, s.waiting_for) for s in found] != [("waiting", words)]:
+            return False
+    return True
 
 
 async def _waits(run: Any, words: str) -> bool:
@@ -240,7 +315,7 @@ async def _waits(run: Any, words: str) -> bool:
 async def test_another_tenant_is_not_concerned(rig: RigFactory) -> None:
     """Runs of other tenants, and of none, go on."""
     async with rig(done, tools=[pay]) as r:
-        await r.agents.switch_off("tenant", "acme", "x")
+        await r.switch_off("tenant", "acme", "x")
         for metadata in ({"tenant": "other"}, {}):
             assert (await r.run(metadata=metadata)).outcome == "completed"
 
@@ -248,7 +323,7 @@ async def test_another_tenant_is_not_concerned(rig: RigFactory) -> None:
 async def test_a_run_that_waits_ends_at_its_deadline_or_when_it_is_stopped(rig: RigFactory) -> None:
     """A switch that nobody remembers holds no run for ever."""
     async with rig(done, tools=[pay]) as r:
-        await r.agents.switch_off("agent", AGENT, "x")
+        await r.switch_off("agent", AGENT, "x")
         late = await r.run(limits={"wall_seconds": 3})
         assert late.outcome == "time_limit"
         run = await r.start()
@@ -265,13 +340,12 @@ async def test_a_run_that_waits_ends_at_its_deadline_or_when_it_is_stopped(rig: 
 async def test_the_list_says_who_and_why_and_keeps_the_first(rig: RigFactory) -> None:
     """Twice off is once off; on again takes it from the list; the list needs no worker."""
     async with rig([]) as r:
-        agents = r.agents
-        assert await agents.switches() == []
-        assert await agents.switch_off("tool", "pay", "first", "ann") == "switched"
-        assert await agents.switch_off("tool", "pay", "second", "bob") == "unchanged"
-        assert await agents.switch_off("tenant", "acme & co", "unpaid") == "switched"
-        assert await agents.switch_on("agent", "nobody") == "unchanged"
-    first, second = await agents.switches()
+        assert await listed(r.agents) == []
+        assert await r.switch_off("tool", "pay", "first", "ann") == "switched"
+        assert await r.switch_off("tool", "pay", "second", "bob") == "unchanged"
+        assert await r.switch_off("tenant", "acme & co", "unpaid") == "switched"
+        assert await r.switch_on("agent", "nobody") == "unchanged"
+    first, second = await listed(r.agents)
     assert (first.kind, first.name, first.reason, first.actor) == ("tool", "pay", "first", "ann")
     assert abs(first.since - time.time()) < 60
     assert (second.name, second.actor) == ("acme & co", None)
@@ -279,13 +353,15 @@ async def test_the_list_says_who_and_why_and_keeps_the_first(rig: RigFactory) ->
 
 async def test_without_a_worker_it_waits_for_one(rig: RigFactory, client: Client) -> None:
     """The server keeps the change, and the next worker makes it."""
-    agents = AgentClient(client, task_queue=f"later-{uuid.uuid4()}")
-    assert await agents.switch_off("tool", "pay", "x", timeout=0.5) == "queued"
-    handle = client.get_workflow_handle(workflow_id(agents.task_queue))
+    queue = f"later-{uuid.uuid4()}"
+    agents = AgentClient(client, task_queue=queue)
+    left = await agents.switch_off("tool", "pay", "x", task_queue=queue, timeout=0.5)
+    assert left == "queued"
+    handle = client.get_workflow_handle(workflow_id(queue))
     assert (await handle.describe()).workflow_type == SWITCHES
     settings = {"task_queue": agents.task_queue}
     async with rig([call("pay"), results], tools=[pay], settings=settings):
-        await until(agents.switches)
+        await until(lambda: listed(agents))
         answer = (await (await agents.start(AGENT, "question")).result()).answer
     assert answer == "Tool pay was switched off: x. The call was not run."
 
@@ -313,15 +389,15 @@ async def test_what_is_malformed_is_refused(
 async def test_raw_messages_cannot_wedge_it(rig: RigFactory, client: Client) -> None:
     """Any client may send anything: it is refused or dropped, and the list goes on."""
     async with rig([]) as r:
-        await r.agents.switch_off("tool", "pay", "x")
+        await r.switch_off("tool", "pay", "x")
         handle = client.get_workflow_handle(workflow_id(r.task_queue))
         bad: list[list[Any]] = [[], [1], [{"kind": "tool"}], [{}, {}], [{"kind": 1, "name": 1}]]
         for args in bad:
             await handle.signal(SWITCH, args=args)
             with pytest.raises(Exception, match="Workflow update failed"):
                 await handle.execute_update(SWITCH, args=args)
-        await r.agents.switch_off("tool", "log_it", "x")
-        assert [s.name for s in await r.agents.switches()] == ["pay", "log_it"]
+        await r.switch_off("tool", "log_it", "x")
+        assert [s.name for s in await listed(r.agents)] == ["pay", "log_it"]
         r.ids.append(handle.id)
         assert await r.task_failures() == 0
 
@@ -332,13 +408,13 @@ async def test_it_is_bounded_and_continues_as_new(rig: RigFactory, client: Clien
         # The server takes ten updates of a workflow at once.
         for start in range(0, MAX_SWITCHES, 5):
             names = [f"tool-{n}" for n in range(start, start + 5)]
-            done = [r.agents.switch_off("tool", name, "x") for name in names]
+            done = [r.switch_off("tool", name, "x") for name in names]
             assert await asyncio.gather(*done) == ["switched"] * 5
-        assert len({s.name for s in await r.agents.switches()}) == MAX_SWITCHES
+        assert len({s.name for s in await listed(r.agents)}) == MAX_SWITCHES
         with pytest.raises(InvalidRequest, match="which is the most"):
-            await r.agents.switch_off("tool", "pay", "x")
-        assert await r.agents.switch_on("tool", "tool-7") == "switched"
-        assert await r.agents.switch_off("tool", "pay", "x") == "switched"
+            await r.switch_off("tool", "pay", "x")
+        assert await r.switch_on("tool", "tool-7") == "switched"
+        assert await r.switch_off("tool", "pay", "x") == "switched"
         r.ids.append(workflow_id(r.task_queue))
         executions = await r.executions(workflow_id(r.task_queue))
         assert len(executions) > 2
@@ -349,11 +425,11 @@ async def test_it_is_bounded_and_continues_as_new(rig: RigFactory, client: Clien
 async def test_one_that_was_terminated_counts_on(rig: RigFactory, client: Client) -> None:
     """Who ends the workflow that keeps the list switches nothing on, now or at the next change."""
     async with rig([]) as r:
-        await r.agents.switch_off("tool", "pay", "x")
+        await r.switch_off("tool", "pay", "x")
         await client.get_workflow_handle(workflow_id(r.task_queue)).terminate("tidy")
-        assert [s.name for s in await r.agents.switches()] == ["pay"]
-        await r.agents.switch_off("tool", "log_it", "x")
-        assert [s.name for s in await r.agents.switches()] == ["pay", "log_it"]
+        assert [s.name for s in await listed(r.agents)] == ["pay"]
+        await r.switch_off("tool", "log_it", "x")
+        assert [s.name for s in await listed(r.agents)] == ["pay", "log_it"]
 
 
 async def test_no_run_can_have_its_id(client: Client) -> None:
@@ -378,7 +454,7 @@ async def test_all_calls_together_ask_once(monkeypatch: pytest.MonkeyPatch) -> N
         return SwitchList.read([{"kind": "tool", "name": "pay", "reason": "x"}])
 
     now = [100.0]
-    monkeypatch.setattr(switchboard, "read", answer)
+    monkeypatch.setattr(switchboard, "in_force", answer)
     monkeypatch.setattr(switched, "clock", lambda: now[0])
     errors: list[str] = []
     monkeypatch.setattr(switched.log, "error", lambda event, **_: errors.append(event))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from temporalio.client import Client
 
 from tests.fleet import Fleet, agent
@@ -76,12 +77,21 @@ async def test_retry_tool_is_bounded(rig: RigFactory, effect: str, retries: int,
 async def test_exceptions_are_retried_if_the_effect_allows(
     rig: RigFactory, effect: str, error: BaseException, ran: int
 ) -> None:
-    """One retry allowed: `once` and bugs get a single attempt, the rest two."""
+    """One retry allowed: `once` and bugs get a single attempt, the rest two. Each that raised is a
+    line in the log, of which the first has the traceback and the last is an error."""
     seen: list[ToolContext] = []
     work = failing(lambda: error, seen, effect=effect, retries=1 if effect != "once" else 0)
-    async with rig(SCRIPT, tools=[work]) as r:
-        result = await r.run()
-        assert await r.task_failures() == 0
+    with capture_logs() as logs:
+        async with rig(SCRIPT, tools=[work]) as r:
+            result = await r.run()
+            assert await r.task_failures() == 0
+    raised = [line for line in logs if line["event"] == "tool raised"]
+    if not isinstance(error, ToolFailed):
+        levels = ["warning"] * (ran - 1) + ["error"]
+        assert [line["log_level"] for line in raised] == levels
+        assert {line["error"] for line in raised} == {f"{type(error).__name__}: {error}"}
+        assert ["traceback" in line for line in raised] == [n == 0 for n in range(ran)]
+        assert "raise error()" in raised[0]["traceback"]
     assert (len(seen), result.outcome, result.errors) == (ran, "completed", 1)
 
 

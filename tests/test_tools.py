@@ -248,5 +248,5 @@ async def test_the_example_that_reads_an_artifact_does() -> None:
         return b"id\n1\n2\n"
 
     found: dict[str, Any] = {}
-    exec(code("README.md", "python", "count_rows"), found)  # noqa: S102 - our own page
+    exec(code("docs/tools.md", "python", "count_rows"), found)  # noqa: S102 - our own page
     assert await found["count_rows"]("a1", ToolContext(_artifact=table)) == 2

@@ -95,7 +95,8 @@ async def issue_refund(order: int, amount: Decimal) -> str:
 
 
 async def test_a_person_decides_in_the_ui(tmp_path: Path, histories: Archive) -> None:
-    """The card of a run that waits has the call and the text to paste; the UI sends the update."""
+    """The card of a run that waits has the call and the text to paste; the UI sends it as an update
+    at the first click, and who has decided is on record."""
     pictures = Path(os.environ.get("TURNKEEPER_SCREENSHOTS") or tmp_path)
     played = [
         call("issue_refund", {"order": 1012, "amount": "249.00"}),
@@ -112,8 +113,8 @@ async def test_a_person_decides_in_the_ui(tmp_path: Path, histories: Archive) ->
             await page.goto(f"{run}/user-metadata")
             card = page.frame_locator("iframe").last
             await card.get_by_text("Waits for a person to allow").wait_for()
-            body = json.dumps({"approval": waiting.id})
-            assert await card.get_by_text(body).is_visible()
+            body = await card.locator("pre", has_text=waiting.id).first.inner_text()
+            assert json.loads(body) == {"approval": waiting.id, "actor": "your name"}
             await page.screenshot(path=pictures / "approval.png")
             await page.get_by_role("button", name="More Actions").click()
             await page.get_by_role("menuitem", name="Send an Update").click()
@@ -121,10 +122,11 @@ async def test_a_person_decides_in_the_ui(tmp_path: Path, histories: Archive) ->
             dialog = page.locator("dialog#update-confirmation-modal[open]")
             await dialog.get_by_role("button", name="Select an Update").click()
             await page.get_by_role("option", name="approve").click()
-            await dialog.get_by_role("textbox", name="Data").fill(body)
+            await dialog.get_by_role("textbox", name="Data").fill(body.replace("your name", "ann"))
             await page.screenshot(path=pictures / "update.png")
             await dialog.get_by_role("button", name="Submit").click()
             assert (await handle.result()).answer == "Refunded 249.00 EUR for order 1012."
+            assert (await handle.status()).approvals[0].actor == "ann"
         await histories.take(client)
 
 

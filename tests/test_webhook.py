@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from temporalio.client import Client, WorkflowExecutionStatus
 
 from activities import notify
@@ -83,6 +85,12 @@ async def send(to: str = "ann") -> str:
     raise OSError("connection lost")
 
 
+@tool(approval="always")
+async def refund(order: str) -> str:
+    """Refund."""
+    return f"refunded {order}"
+
+
 def results(exchange: Exchange) -> Reply:
     """An answer that is all results of the last turn."""
     return text(" | ".join(r.text for r in exchange.last_results))
@@ -136,6 +144,33 @@ async def test_a_run_that_waits_and_its_unknown_outcome(rig: RigFactory) -> None
         await run.resolve(unknown.call_id, landed=True, result="sent")
         assert (await run.result()).outcome == "completed"
         assert len(hook.requests) == 2
+
+
+async def test_after_a_retry_what_is_new_has_an_id_of_its_own(rig: RigFactory) -> None:
+    """A receiver that drops known ids learns of another call and of each end; the same call, asked
+    for again, is told under the same id."""
+    attempts = iter(["o-1", "o-2", "o-2", None, None])
+
+    def script(_: Exchange) -> Reply:
+        order = next(attempts)
+        return call("refund", {"order": order}) if order else status(401)
+
+    async with receiving() as hook, rig(script, tools=[refund], webhook=hook.webhook) as r:
+        run = await r.start()
+        for retries in range(5):
+            if retries:
+                await r.agents.retry_from(run.id, 1)
+
+            def is_told(notices: int = retries + 1) -> bool:
+                return len(hook.requests) == notices
+
+            await until(is_told)
+        one, two, again, failed, failed_again = hook.told()
+        assert [t["calls"][0]["arguments"] for t in (one, two)] == ['order="o-1"', 'order="o-2"']
+        assert again["id"] == two["id"]
+        assert [t["event"] for t in (failed, failed_again)] == ["run.failed"] * 2
+        assert len({t["id"] for t in (one, two, failed, failed_again)}) == 4
+        assert await r.task_failures() == 0
 
 
 @pytest.mark.parametrize(
@@ -384,7 +419,12 @@ def test_several_signatures_and_headers_in_any_case() -> None:
         ({SIGNATURE: "v1,bm9uZQ=="}, b'{"a":1}', 0),
         ({SIGNATURE: "v1,\u00e4"}, b'{"a":1}', 0),
         ({SIGNATURE: ""}, b'{"a":1}', 0),
+        ({SIGNATURE: "v1,\udc80"}, b'{"a":1}', 0),
+        ({ID: "\udc80"}, b'{"a":1}', 0),
         ({TIMESTAMP: "soon"}, b'{"a":1}', 0),
+        ({TIMESTAMP: "9" * 400}, b'{"a":1}', 0),
+        ({TIMESTAMP: "-" + "9" * 5_000}, b'{"a":1}', 0),
+        ({TIMESTAMP: f" {NOW}"}, b'{"a":1}', 0),
         ({}, b'{"a":1}', 301),
         ({}, b'{"a":1}', -301),
     ],
@@ -396,6 +436,27 @@ def test_what_is_not_genuine_or_old_is_refused(
     headers = signed_headers(SECRET, "n1", NOW, b'{"a":1}') | changed
     with pytest.raises(NoticeRefused):
         verify(SECRET, headers, body, now=NOW + late)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([ID, TIMESTAMP, SIGNATURE, SIGNATURE.upper()]),
+        st.text(st.characters()) | st.integers().map(str) | st.just(str(NOW)),
+    ),
+    st.binary(),
+)
+def test_whatever_anybody_sends_is_refused(changed: dict[str, str], body: bytes) -> None:
+    """Without the secret nothing else is raised, lone surrogates and huge numbers included."""
+    headers = signed_headers(SECRET, "n1", NOW, b"another body") | changed
+    with pytest.raises(NoticeRefused):
+        verify(SECRET, headers, body, now=NOW)
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b"[" * 100_000, b'{"a":' + b"9" * 5_000])
+def test_a_signed_body_that_is_no_notice_is_refused(body: bytes) -> None:
+    """Whoever has the secret may still send nonsense."""
+    with pytest.raises(NoticeRefused):
+        verify(SECRET, signed_headers(SECRET, "n1", NOW, body), body, now=NOW)
 
 
 def test_a_missing_header_or_another_secret_is_refused() -> None:

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from turnkeeper.errors import RetryTool, StopRun, ToolFailed
     from turnkeeper.media import Media
     from turnkeeper.probe import Landed, NotLanded, Unknown
-    from turnkeeper.spec import ApprovalPolicy, ContextPolicy, HistoryPolicy, Limits, ModelSpec
+    from turnkeeper.spec import (
+        ApprovalPolicy,
+        ContextPolicy,
+        HistoryPolicy,
+        Limits,
+        ModelSpec,
+        Price,
+    )
     from turnkeeper.tools import Tool, ToolContext, tool
     from turnkeeper.waiting_tools import ask_person, sleep, wait_until
 
@@ -28,6 +35,7 @@ _HOME = {
     "HistoryPolicy": "spec",
     "Landed": "probe",
     "Limits": "spec",
+    "Price": "spec",
     "Media": "media",
     "ModelSpec": "spec",
     "NotLanded": "probe",
@@ -58,6 +66,7 @@ __all__ = [
     "Media",
     "ModelSpec",
     "NotLanded",
+    "Price",
     "RetryTool",
     "RunRequest",
     "RunResult",

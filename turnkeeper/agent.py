@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from turnkeeper.contract import Signature, problem_text
 from turnkeeper.errors import DefinitionError
+from turnkeeper.output_type import OutputType
 from turnkeeper.spec import (
     NOTES,
     AgentSpec,
@@ -21,9 +22,11 @@ from turnkeeper.spec import (
     OnUnknown,
 )
 from turnkeeper.tools import Tool
+from turnkeeper.typed import with_form
 
 LEAST_REQUEST_TOKENS = 1_000
 """What has to be left of a window for a request, beside the longest reply."""
+OUTAGE_SECONDS = 4 * 3_600.0
 AGENT_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
@@ -50,7 +53,13 @@ class Agent:
             are shown as unverified.
         context: what is done when the conversation outgrows the model's window.
         history: when to continue as new; for tests and unusual histories.
+        outage_seconds: how long a run waits for a provider that does not answer, beyond the two
+            minutes of its own attempts, before it ends with `model_unavailable`; 0 for not at all.
         notes: give the model a scratchpad, the tools `note` and `read_notes`.
+        output: what answers have to be: a type that pydantic knows (a model, a dataclass,
+            `list[Row]`, ...) or a JSON schema as a dict. `RunResult.output` has the answer then.
+        output_retries: times in a row, 0 to 10, that the model is asked to correct an answer that
+            is not of that type; then the run ends with `invalid_output`.
 
     Raises:
         DefinitionError: says which argument is wrong and how to mend it.
@@ -72,13 +81,18 @@ class Agent:
         verify: Verify | None = None,
         context: ContextPolicy | None = None,
         history: HistoryPolicy | None = None,
+        outage_seconds: float = OUTAGE_SECONDS,
         notes: bool = False,
+        output: Any = None,
+        output_retries: int = 2,
     ) -> None:
         if not AGENT_NAME.fullmatch(name):
             raise DefinitionError(f"agent name {name!r}: use 1 to 64 letters, digits, _ . and -")
         self.name = name
         self.tools = _by_name(name, tools)
         self.verify = verify
+        self.output = _output_type(name, output)
+        """None: answers are any text."""
         settings: dict[str, Any] = {"name": model} if isinstance(model, str) else dict(model)
         if max_output_tokens is not None:
             settings["max_output_tokens"] = max_output_tokens
@@ -95,8 +109,11 @@ class Agent:
             "verifies": verify is not None,
             "context": context or ContextPolicy(),
             "history": history or HistoryPolicy(),
+            "outage_seconds": outage_seconds,
             "notes": notes,
         }
+        if self.output is not None:
+            given |= _with_output(instructions, self.output, output_retries)
         try:
             pinned = {**given, "model": ModelSpec.model_validate(settings)}
             self._spec = AgentSpec.model_validate(pinned)
@@ -109,6 +126,18 @@ class Agent:
     def spec(self) -> AgentSpec:
         """The agent as data."""
         return self._spec
+
+
+def _output_type(agent: str, output: Any) -> OutputType | None:
+    try:
+        return None if output is None else OutputType(output)
+    except ValueError as error:
+        raise DefinitionError(f"agent {agent!r}: output: {error}") from None
+
+
+def _with_output(instructions: str, output: OutputType, retries: int) -> dict[str, Any]:
+    spec = {"json_schema": output.json_schema, "typed": output.typed, "retries": retries}
+    return {"instructions": with_form(instructions, output.json_schema), "output": spec}
 
 
 def _by_name(agent: str, tools: Sequence[Tool]) -> dict[str, Tool]:

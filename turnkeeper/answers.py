@@ -8,7 +8,7 @@ answer. Messages that were read together have the same one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
@@ -16,17 +16,25 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
 from temporalio.converter import DataConverter
 
-from turnkeeper.contract import GENERATE, GenerateInput, GenerateOutput
+from turnkeeper.contract import GENERATE, Checked, GenerateInput, GenerateOutput
 from turnkeeper.follow import events_of
 from turnkeeper.inbox import message_id
 from turnkeeper.parse import Decision, parse
 from turnkeeper.state import RunState
 
-__all__ = ["answer_to"]
+__all__ = ["Answer", "answer_to"]
 
 
-async def answer_to(client: Client, workflow_id: str, message: str) -> str | None:
-    """The text of the reply that ends the turn in which the message was read.
+class Answer(NamedTuple):
+    """A reply that ends a turn."""
+
+    text: str
+    checked: Checked | None
+    """Of an agent with an output type."""
+
+
+async def answer_to(client: Client, workflow_id: str, message: str) -> Answer | None:
+    """The reply that ends the turn in which the message was read.
 
     Waits for it; None if the run ends without.
 
@@ -71,7 +79,7 @@ class _Listener:
         """Events that scheduled those which have read the message."""
         self._read = False
 
-    async def take(self, event: HistoryEvent) -> str | None:
+    async def take(self, event: HistoryEvent) -> Answer | None:
         """The answer, if this event brings it."""
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             scheduled = event.activity_task_scheduled_event_attributes
@@ -80,10 +88,15 @@ class _Listener:
         elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
             completed = event.activity_task_completed_event_attributes
             if completed.scheduled_event_id in self._generations:
-                reply = await self._decode(completed.result.payloads, GenerateOutput)
-                # What the loop would throw away is no answer, either.
+                reply: GenerateOutput = await self._decode(
+                    completed.result.payloads, GenerateOutput
+                )
+                # What the loop throws away, or has corrected, is no answer, either.
                 parsed = parse(reply, can_grow=True)
-                return parsed.text if parsed.decision is Decision.ANSWER else None
+                fits = not (reply.checked and reply.checked.problems)
+                if parsed.decision is Decision.ANSWER and fits:
+                    return Answer(parsed.text, reply.checked)
+                return None
         elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED:
             # The run does not wait for its reply, which may come all the same.
             cancelled = event.activity_task_cancel_requested_event_attributes

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from turnkeeper.contract import ApprovalAsked, ApproveRequest, Asks, DenyRequest
 from turnkeeper.entries import digest_of
 from turnkeeper.spec import ApprovalPolicy, Effect
-from turnkeeper.text import age, clip, one_line
+from turnkeeper.text import age, clip, escaped, one_line, well_formed
 
 if TYPE_CHECKING:
     from turnkeeper.state import Call
@@ -68,6 +68,7 @@ class Approvals(BaseModel):
             tool=call.tool,
             effect=effect,
             arguments=asks.arguments,
+            left_out=asks.left_out,
             why=asks.why,
             since=now,
             expires=now + seconds,
@@ -101,13 +102,14 @@ class Approvals(BaseModel):
         told = "it has expired" if status == "expired" else f"it was {status}{by}"
         return f"approval: {asked.id} is decided: {told}"
 
-    def take(self, said: ApproveRequest | DenyRequest) -> None:
-        """Note a decision; one that was noted before stays as it is."""
+    def take(self, said: ApproveRequest | DenyRequest) -> str | None:
+        """Note a decision; one that was noted before stays as it is, and the answer says so."""
         waits = any(a.id == said.approval for a in self.waiting)
         if not waits or any(s.approval == said.approval for s in self.said):
-            return
+            return "it was decided so already"
         allow = isinstance(said, ApproveRequest)
         self.said.append(Decision(allow=allow, **said.model_dump()))
+        return None
 
     @property
     def news(self) -> list[Decision]:
@@ -173,6 +175,23 @@ class Approvals(BaseModel):
     def _call(calls: Sequence[Call], approval: str) -> Call | None:
         waiting = (c for c in calls if c.status == "waiting" and c.approval == approval)
         return next(waiting, None)
+
+
+def shortened(asked: ApprovalAsked, limit: int) -> ApprovalAsked:
+    """With at most `limit` characters of its arguments, on one line, and how many that leaves out.
+
+    What nobody sees is escaped: a person who decides must not take two texts for the same.
+    """
+    line = " ".join(escaped(well_formed(asked.arguments)).split())
+    left_out = asked.left_out + max(len(line) - limit, 0)
+    return asked.model_copy(update={"arguments": line[:limit], "left_out": left_out})
+
+
+def arguments_of(asked: ApprovalAsked, limit: int) -> str:
+    """`limit` characters of the arguments; if there are more, how many, and where they are."""
+    shown = shortened(asked, limit)
+    more = f"… [{shown.left_out:,} characters more: starter.py show]" if shown.left_out else ""
+    return shown.arguments + more
 
 
 def _denied(decision: Decision) -> str:

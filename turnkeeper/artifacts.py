@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
-from turnkeeper.blocks import BLOCK_BYTES, Part, Proof, Proofs, Prover
+from turnkeeper.blocks import BLOCK_BYTES, MAX_ARTIFACT_BYTES, Part, Proof, Proofs, Prover
 from turnkeeper.errors import NothingStored, StateLost
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
     "open_store",
 ]
 
-MAX_ARTIFACT_BYTES = 64_000_000
 DEFAULT_URL = ".turnkeeper/artifacts"
 _QUICK_BYTES = 256_000
 _ID = re.compile(r"[0-9a-f]{64}")

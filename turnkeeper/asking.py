@@ -31,7 +31,7 @@ Held = Literal["pausing", "paused", "queued", "ended"]
 Resumed = Literal["resuming", "running", "queued", "ended"]
 Widened = Literal["raised", "queued", "ended"]
 Resolved = Literal["resolved", "queued", "ended"]
-Decided = Literal["decided", "queued", "ended"]
+Decided = Literal["decided", "unchanged", "queued", "ended"]
 Answered = Literal["answered", "queued", "ended"]
 Sent = Literal["accepted", "duplicate", "queued", "ended"]
 
@@ -49,14 +49,14 @@ class _Waits:
     listed: Callable[[WorkflowExecutionDescription], Awaitable[dict[str, str]]]
     """What waits, by its id, and how it is listed."""
 
-    async def check(self, client: Client, run: str, name: str, body: Mapping[str, Any]) -> None:
+    async def check(self, client: Client, run: str, body: Mapping[str, Any]) -> None:
         """Refuse what an open run would drop."""
         described = await describe(client, run)
         waiting, wanted = await self.listed(described), body[self.field]
         if described.status is WorkflowExecutionStatus.RUNNING and wanted not in waiting:
             complaint = self.complaint.format(id=repr(one_line(wanted, 100)))
             known = ", ".join(waiting.values()) or "none"
-            raise invalid(f"{name}: {self.field}: {complaint}; waiting: {known}")
+            raise invalid(f"{self.field}: {complaint}; waiting: {known}")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Verb(Generic[_Word]):
     """The run has taken note."""
     needless: _Word | None = None
     """It has, with a note: there was nothing to do."""
-    excused: Mapping[str, _Word] = field(default_factory=dict)
+    excused: Mapping[str | None, _Word] = field(default_factory=dict)
     """By the types of refusals that are no fault of the caller's."""
     waits: _Waits | None = None
 
@@ -80,10 +80,12 @@ class Verb(Generic[_Word]):
         Raises:
             InvalidRequest: it is the caller's fault.
         """
-        kind = error.cause.type if isinstance(error.cause, ApplicationError) else None
-        if kind and kind in self.excused:
-            return self.excused[kind]
-        raise invalid(f"{self.name}: {error.cause}") from error
+        if not isinstance(error.cause, ApplicationError):
+            raise invalid(f"{self.name}: {error.cause}") from error
+        if error.cause.type in self.excused:
+            return self.excused[error.cause.type]
+        # Without its type, which is that of what we raise.
+        raise invalid(error.cause.message) from error
 
 
 async def _asked_for(described: WorkflowExecutionDescription) -> dict[str, str]:
@@ -108,8 +110,12 @@ RAISE_LIMITS: Verb[Widened] = Verb(contract.RAISE_LIMITS, contract.RaiseLimitsRe
 RESOLVE: Verb[Resolved] = Verb(
     contract.RESOLVE, contract.ResolveRequest, "resolved", waits=_UNKNOWN
 )
-APPROVE: Verb[Decided] = Verb(contract.APPROVE, contract.ApproveRequest, "decided", waits=_APPROVAL)
-DENY: Verb[Decided] = Verb(contract.DENY, contract.DenyRequest, "decided", waits=_APPROVAL)
+APPROVE: Verb[Decided] = Verb(
+    contract.APPROVE, contract.ApproveRequest, "decided", needless="unchanged", waits=_APPROVAL
+)
+DENY: Verb[Decided] = Verb(
+    contract.DENY, contract.DenyRequest, "decided", needless="unchanged", waits=_APPROVAL
+)
 ANSWER: Verb[Answered] = Verb(contract.ANSWER, contract.AnswerRequest, "answered")
 SEND: Verb[Sent] = Verb(
     contract.SEND,
@@ -145,7 +151,7 @@ async def tell(
     if answer is not None:
         return verb.needless if verb.needless and "note" in answer else verb.done
     if verb.waits:
-        await verb.waits.check(client, run, verb.name, body)
+        await verb.waits.check(client, run, body)
     with readable_errors(client, run):
         return "queued" if await leave(handle, verb.name, body) else "ended"
 

@@ -11,6 +11,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import sha256
 
+MAX_ARTIFACT_BYTES = 64_000_000
+"""The largest object that is kept."""
 BLOCK_BYTES = 262_144
 """What is read at least for a part of an object."""
 _PROOFS = 512

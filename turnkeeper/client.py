@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar, overload
 
 from temporalio import workflow
 from temporalio.client import Client, WorkflowUpdateFailedError
@@ -27,16 +27,28 @@ from turnkeeper import asking, finding, switchboard
 from turnkeeper.answers import answer_to
 from turnkeeper.artifacts import ArtifactStore, open_store
 from turnkeeper.connection import DEFAULT_ADDRESS, connect, own_settings, readable_errors
-from turnkeeper.contract import TASK_QUEUE, WORKFLOW, RunRequest, RunResult, RunStatus
+from turnkeeper.contract import (
+    TASK_QUEUE,
+    WORKFLOW,
+    Checked,
+    RunRequest,
+    RunResult,
+    RunStatus,
+)
 from turnkeeper.diagnosis import Diagnosis, diagnose
 from turnkeeper.ends import as_it_ended, completed, end_of
+from turnkeeper.entries import strict_json
 from turnkeeper.errors import EffectsRepeated
 from turnkeeper.export import RunExport, export_run, write_export
 from turnkeeper.finding import RunSummary
 from turnkeeper.follow import Step, follow
 from turnkeeper.handle import AgentRunHandle
 from turnkeeper.history import Transcript, read_transcript
+from turnkeeper.outputs import output_of
 from turnkeeper.outside import PendingApproval, UnknownOutcome, describe, outcomes_of
+from turnkeeper.page.document import page
+from turnkeeper.page.pictures import pictures
+from turnkeeper.page.story import story_of
 from turnkeeper.refusals import checked, invalid
 from turnkeeper.retry import find_turn, repeated_text, reset
 from turnkeeper.starting import begin, fork_request, options, run_request
@@ -54,6 +66,7 @@ __all__ = [
 
 # What a query or update may wait for a worker before we answer without one.
 _PATIENCE = 5.0
+_T = TypeVar("_T")
 
 
 class AgentClient:
@@ -153,6 +166,7 @@ class AgentClient:
         run_id: str | None = None,
         limits: Mapping[str, Any] | None = None,
         metadata: Mapping[str, str] | None = None,
+        task_queue: str | None = None,
     ) -> AgentRunHandle:
         """Start a new run that begins with what another one, open or closed, had said before the
         generation of a turn. That run stays as it is.
@@ -172,6 +186,7 @@ class AgentClient:
             run_id: of an earlier execution, say one that `retry_from` has replaced.
             limits: fields of `Limits` that replace those the other run was started with.
             metadata: instead of the other run's.
+            task_queue: instead of the other run's, whose workers have the agent.
 
         Raises:
             InvalidRequest: there is no such turn, or it is not finished yet.
@@ -181,7 +196,8 @@ class AgentClient:
         """
         asked = {"workflow_id": id, "turn": turn, "edit": edit, "run_id": run_id}
         request = await fork_request(self.client, self._artifacts, asked, limits, metadata)
-        return await self._begin(request, new_id)
+        queue = task_queue or (await describe(self.client, id, run_id)).task_queue
+        return await self._begin(request, new_id, task_queue=queue)
 
     async def retry_from(
         self, id: str, turn: int, *, again: bool = False, reason: str = "", actor: str | None = None
@@ -223,23 +239,38 @@ class AgentClient:
             raise invalid(str(error)) from None
         return AgentRunHandle(self, id, run_id=run_id, existed=True)
 
+    @overload
     async def result(
         self, id: str, *, check: bool = True, timeout: float | None = None
-    ) -> RunResult:
+    ) -> RunResult: ...
+    @overload
+    async def result(self, id: str, *, output: type[_T], timeout: float | None = None) -> _T: ...
+
+    async def result(
+        self, id: str, *, check: bool = True, output: Any = None, timeout: float | None = None
+    ) -> Any:
         """Wait for the end of a run.
 
         With `check=False` every outcome is returned as a RunResult; those that Temporal made are
         `cancelled`, `terminated`, `timed_out` and, for a bug of a workflow, `failed`.
 
+        With `output`, a type that pydantic knows, the run's output is returned, as a value of that
+        type; one of over 64 kB is read from the artifact store.
+
         Raises:
             RunError: the subclass for the outcome, for all but `completed`.
+            OutputMismatch: the output is not of that type, or there is none.
             LookupError: there is no such run.
             TimeoutError: the run goes on after `timeout` seconds.
         """
         with readable_errors(self.client, id):
             async with asyncio.timeout(timeout):
                 result = await end_of(self.client, id)
-        return completed(id, result) if check else result
+        if check:
+            completed(id, result)
+        if output is None:
+            return result
+        return await output_of(self._artifacts, id, result.output, result.output_artifact, output)
 
     async def status(self, id: str, *, timeout: float = _PATIENCE) -> RunStatus:
         """Where a run stands.
@@ -400,10 +431,11 @@ class AgentClient:
             timeout: seconds that a worker has to answer.
 
         Returns:
-            `decided`: the run has taken note; also if it had been said before. Whether it counts is
-            found out after that where the agent verifies who decides. `queued`: no worker
-            answered, and the server delivers it to the next one; what is decided by then, or has
-            expired, stays so, with a line in the worker's log. `ended`: the run is over.
+            `decided`: the run has taken note. Whether it counts is found out after that where the
+            agent verifies who decides. `unchanged`: it was decided so before, by whoever said it
+            first. `queued`: no worker answered, and the server delivers it to the next one; what is
+            decided by then, or has expired, stays so, with a line in the worker's log. `ended`: the
+            run is over.
 
         Raises:
             InvalidRequest: no such call waits, it was denied or has expired, or the body is
@@ -531,12 +563,24 @@ class AgentClient:
         sent = await asking.send_or_start(self.client, start, said, timeout)
         return AgentRunHandle(self, id), sent
 
-    async def reply(self, id: str, message_id: str, *, timeout: float | None = None) -> str:
+    @overload
+    async def reply(self, id: str, message_id: str, *, timeout: float | None = None) -> str: ...
+    @overload
+    async def reply(
+        self, id: str, message_id: str, *, output: type[_T], timeout: float | None = None
+    ) -> _T: ...
+
+    async def reply(
+        self, id: str, message_id: str, *, output: Any = None, timeout: float | None = None
+    ) -> Any:
         """Await the model's answer to a message: the text with which it ended the turn in which it
-        read it. Messages that it read together have the same one. Needs no worker of its own.
+        read it; of an agent with an output type, the first that is of that type, and with `output`
+        as a value of such a type. Messages that it read together have the same one. Needs no worker
+        of its own.
 
         Raises:
             RunError: the run ended before; the subclass for its outcome.
+            OutputMismatch: as `result` has it.
             LookupError: there is no such run, or it completed and has read no such message.
             TimeoutError: there is no answer after `timeout` seconds.
         """
@@ -546,7 +590,11 @@ class AgentClient:
         if answer is None:
             await self.result(id)
             raise LookupError(f"run {id} has ended, and has read no message {message_id!r}")
-        return answer
+        if output is None:
+            return answer.text
+        found = answer.checked or Checked()
+        value = None if found.value is None else strict_json(found.value)
+        return await output_of(self._artifacts, id, value, found.artifact, output)
 
     async def chat(
         self,
@@ -657,6 +705,21 @@ class AgentClient:
         with readable_errors(self.client, id):
             return await write_export(self.client, self._artifacts(), described, result, file)
 
+    async def page(self, id: str, *, timeout: float = _PATIENCE) -> str:
+        """A run, open or closed, as one HTML file that fetches nothing; needs no worker.
+
+        Of an open run it shows what was so far; where it stands is asked of a worker for `timeout`
+        seconds.
+
+        Raises:
+            LookupError: there is no such run.
+            OSError: the server cannot be read now.
+        """
+        status, exported = await asyncio.gather(self.status(id, timeout=timeout), self.export(id))
+        entries = [*exported.entries, *exported.unread]
+        images = await pictures(self._artifacts(), id, entries)
+        return page(story_of(exported, status), images)
+
     # --- kill switches --------------------------------------------------------------------------
 
     async def switch_off(
@@ -666,9 +729,10 @@ class AgentClient:
         reason: str,
         actor: str | None = None,
         *,
+        task_queue: str | None = None,
         timeout: float = _PATIENCE,
     ) -> switchboard.Switched:
-        """Switch off a tool, an agent or a tenant, for all runs of this client's task queue.
+        """Switch off a tool, an agent or a tenant, for all runs of the namespace.
 
         Two seconds after the answer `switched` nothing of it begins any more: calls are answered as
         not run, and runs of the agent or tenant wait before their next request to the model. What
@@ -679,17 +743,20 @@ class AgentClient:
             name: of a tool `issue_refund`, or `refunds.issue_refund` for that agent's alone.
             reason: why; models and operators read it.
             actor: who says so.
+            task_queue: for the runs of that task queue alone.
             timeout: seconds that a worker has to answer.
 
         Returns:
-            `switched`; `unchanged`: it was off already, and its first reason stays; `queued`: no
-            worker has answered, and the server tells the next one.
+            `switched`; `unchanged`: it was off there already, and its first reason stays; `queued`:
+            no worker has answered (of the namespace, or of that task queue), and the server tells
+            the next one.
 
         Raises:
             InvalidRequest: the name or reason is malformed, or too much is switched off.
             ConnectionError: the server cannot be reached.
         """
-        return await self._switch(kind, name, timeout, off=True, reason=reason, actor=actor)
+        said = {"kind": kind, "name": name, "off": True, "reason": reason, "actor": actor}
+        return await self._switch(said, task_queue, timeout)
 
     async def switch_on(
         self,
@@ -698,40 +765,55 @@ class AgentClient:
         reason: str = "",
         actor: str | None = None,
         *,
+        task_queue: str | None = None,
         timeout: float = _PATIENCE,
     ) -> switchboard.Switched:
         """Switch on again what was switched off; runs that wait go on within a minute.
 
-        Arguments, answers and errors are those of `switch_off`.
+        What is off for the namespace and for a task queue, too, is switched on for each: `switches`
+        tells what is left. Arguments, answers and errors are those of `switch_off`.
         """
-        return await self._switch(kind, name, timeout, off=False, reason=reason, actor=actor)
+        said = {"kind": kind, "name": name, "off": False, "reason": reason, "actor": actor}
+        return await self._switch(said, task_queue, timeout)
 
-    async def switches(self) -> list[Switch]:
-        """What is switched off, in the order in which that was done. Needs no worker.
+    async def switches(self, *, task_queue: str | None = None) -> list[Switch]:
+        """What is switched off, first for the namespace, then for task queues alone; each in the
+        order in which that was done. Needs no worker.
+
+        `task_queue`: only what holds for its runs. Without it other task queues than this client's
+        are found by Temporal's visibility, which may be some seconds late.
 
         Raises:
             ConnectionError: the server cannot be reached.
         """
         with readable_errors(self.client):
-            return (await switchboard.read(self.client, self.task_queue)).switches
+            if task_queue is not None:
+                return (await switchboard.in_force(self.client, task_queue)).switches
+            return await switchboard.everywhere(self.client, self.task_queue)
 
     # --- inside ---------------------------------------------------------------------------------
 
     async def _switch(
-        self, kind: Kind, name: str, timeout: float, **fields: Any
+        self, said: Mapping[str, Any], task_queue: str | None, timeout: float
     ) -> switchboard.Switched:
         _not_in_a_workflow()
-        asked = checked(SwitchRequest, {"kind": kind, "name": name, **fields})
+        asked = checked(SwitchRequest, said)
         try:
             with readable_errors(self.client):
-                return await switchboard.change(self.client, self.task_queue, asked, timeout)
+                return await switchboard.change(self.client, task_queue, asked, timeout)
         except WorkflowUpdateFailedError as error:
             raise invalid(f"switch: {error.cause}") from error
 
     async def _begin(
-        self, request: RunRequest, id: str | None, task_timeout: float | None = None
+        self,
+        request: RunRequest,
+        id: str | None,
+        task_timeout: float | None = None,
+        *,
+        task_queue: str | None = None,
     ) -> AgentRunHandle:
-        begun = await begin(self.client, request, id, self.task_queue, task_timeout)
+        queue = task_queue or self.task_queue
+        begun = await begin(self.client, request, id, queue, task_timeout)
         return AgentRunHandle(self, begun.id, run_id=begun.run_id, existed=begun.existed)
 
     def _artifacts(self) -> ArtifactStore:

@@ -12,9 +12,10 @@ from enum import Enum
 
 from pydantic import BaseModel
 
-from turnkeeper.contract import Checkpoint, Epoch, Usage
+from turnkeeper.contract import Checkpoint, Epoch
 from turnkeeper.entries import Entry, Position
 from turnkeeper.epoch import bulky_results, says_something
+from turnkeeper.usage import Usage
 from turnkeeper.view import size
 
 TOKENS_PER_BYTE = 1 / 3

@@ -23,6 +23,7 @@ from pydantic_core import ErrorDetails
 from turnkeeper.entries import Entry, Position, check_json
 from turnkeeper.errors import AdmissionError
 from turnkeeper.notices import Notice
+from turnkeeper.prices import Allowance, LimitName
 from turnkeeper.spec import (
     MAX_RESULT_IMAGES,
     UNBUILT_LIMITS,
@@ -34,6 +35,7 @@ from turnkeeper.spec import (
 )
 from turnkeeper.switches import SwitchRequest
 from turnkeeper.text import one_line
+from turnkeeper.usage import Usage
 
 WORKFLOW = "AgentRun"
 TASK_QUEUE = "turnkeeper"
@@ -57,11 +59,13 @@ STORE_UNAVAILABLE = "store_unavailable"
 """What was said cannot be read or written, which may succeed later; in the end the run is lost."""
 NOT_VERIFIED = "not_verified"
 """Of a decision: whoever made it is not who they say, or may not make it."""
+PROVIDER_ERROR = "provider_error"
+"""Of a generation: the provider did not answer, and may later."""
 NOT_SEALED = "not_sealed"
 """The same of sealing: the loop goes on without."""
 
 SWITCHES = "TurnkeeperSwitches"
-"""Workflow type: keeps what is switched off, one workflow for each task queue."""
+"""Workflow type: keeps what is switched off, one for the namespace, and one for a task queue."""
 SWITCH = "switch"
 """Its update and signal, body `SwitchRequest`: switch a tool, an agent or a tenant off or on."""
 SWITCHED_ON = "run.switched_on"
@@ -116,6 +120,9 @@ ATTRIBUTE_TYPES = {
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
+
+MAX_LIMIT = 10**15
+"""Of any limit that a caller sets: more is a mistake, and no number that all languages read."""
 
 
 class _Inner(BaseModel):
@@ -184,11 +191,15 @@ class RunRequest(Strict):
 def _known_limits(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
     if info.mode == "json":
         return value  # out of a history: another release has judged them
-    for name in value:
+    for name, limit in value.items():
         if name in UNBUILT_LIMITS:
             raise ValueError(f"{name} is not supported yet; remove it")
         if name not in Limits.model_fields:
             raise ValueError(_no_limit(name))
+        if isinstance(limit, int) and limit > MAX_LIMIT:
+            raise ValueError(
+                f"{name} is at most {MAX_LIMIT:,}; leave it out, or say null, for none"
+            )
     Limits.model_validate(value)
     return value
 
@@ -342,39 +353,6 @@ def _no_limit(name: str) -> str:
     return f"{name} is not a limit; known: {', '.join(Limits.model_fields)}"
 
 
-class Usage(_Inner):
-    """Tokens, as the provider counted them."""
-
-    input_tokens: int = 0
-    """Read by the model and not from its cache."""
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    output_tokens: int = 0
-    estimated_tokens: int = 0
-    """Output charged for generations that were cut off, whose count never came."""
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return (
-            self.input_tokens
-            + self.cache_read_tokens
-            + self.cache_write_tokens
-            + self.output_tokens
-            + self.estimated_tokens
-        )
-
-    @property
-    def cache_share(self) -> float:
-        """The part of all input tokens that was read from the cache, 0 to 1."""
-        read = self.cache_read_tokens + self.cache_write_tokens + self.input_tokens
-        return self.cache_read_tokens / read if read else 0.0
-
-    def plus(self, other: Usage) -> Usage:
-        """The sum of both."""
-        return Usage(**{f: getattr(self, f) + getattr(other, f) for f in Usage.model_fields})
-
-
 class UnknownCall(_Inner):
     """A tool call of which nobody could tell whether it took effect."""
 
@@ -406,7 +384,9 @@ class ApprovalAsked(_Inner):
     tool: str
     effect: Effect
     arguments: str = ""
-    """As JSON, as the tool's types read them; cut."""
+    """As JSON, as the tool's types read them; what nobody sees is escaped; cut."""
+    left_out: int = 0
+    """Characters that were cut; the transcript has all of them."""
     why: str = ""
     """Why it was asked for."""
     since: float = 0
@@ -468,6 +448,8 @@ class RunResult(_Inner):
     outcome: str
     answer: str | None = None
     """The final text; cut to 64 kB, the transcript has all of it."""
+    answer_artifact: str | None = None
+    """Of a longer one, without an output type: the artifact that holds all of it."""
     reason: str | None = None
     """Why, for every outcome but `completed`."""
     agent: str = ""
@@ -490,6 +472,10 @@ class RunResult(_Inner):
     """The last calls that a person had to allow."""
     limits: Limits | None = None
     """Of a run whose limits were raised: the last ones."""
+    output: Any = None
+    """The answer as the agent's `output` reads it; null without one, or if it is too long."""
+    output_artifact: str | None = None
+    """Of an output of over 64 kB as JSON: the artifact that holds it."""
 
 
 class CallStatus(_Inner):
@@ -584,6 +570,8 @@ class GenerateInput(_Inner):
     seconds_left: float
     """Until the run's deadline: a wait beyond it is not begun."""
     tenant: str | None = None
+    allowance: Allowance | None = None
+    """What limits on tokens and cost leave for it."""
 
 
 class Timing(_Inner):
@@ -596,6 +584,22 @@ class Timing(_Inner):
     received_bytes: int | None = None
     view: str | None = None
     """Where the view came from: `new`, `cache` or `history`."""
+
+
+class Checked(_Inner):
+    """What was found out of a reply that ends its turn: whether it is of the agent's output type,
+    and where it lies if it is too long for a result."""
+
+    problems: list[str] = Field(default_factory=list)
+    """Why it is not, in words for the model; none if it is."""
+    value: str | None = None
+    """As JSON text, as the type writes it; None if it is too long for a result."""
+    artifact: str | None = None
+    """That holds it then."""
+    answer_artifact: str | None = None
+    """Without an output type: that holds the text if it is too long."""
+    not_stored: str | None = None
+    """Why there is none."""
 
 
 class GenerateOutput(_Inner):
@@ -611,6 +615,10 @@ class GenerateOutput(_Inner):
     refused_calls: dict[str, str] = Field(default_factory=dict)
     """By call id: why its arguments cannot be used."""
     mended: list[str] | None = None
+    checked: Checked | None = None
+    """If the reply ends the turn, and the agent has an output type or it is too long."""
+    cut_by: LimitName | None = None
+    """The limit that let the reply have fewer tokens than it was to have."""
     timing: Timing = Field(default_factory=Timing)
 
 
@@ -658,6 +666,8 @@ class Asks(_Inner):
     """Digest of the former alone."""
     arguments: str = ""
     """As JSON, cut, for the person."""
+    left_out: int = 0
+    """Characters that were cut."""
     why: str = ""
 
 

@@ -123,10 +123,20 @@ def changes(before: Limits, after: Limits) -> str:
     return ", ".join(told)
 
 
+def limits_words(limits: Mapping[str, Any]) -> str:
+    """Limits on one line: `turns 20, tokens no limit`."""
+    return ", ".join(
+        f"{name} {one_line(value, 40) if isinstance(value, str) else _said(value)}"
+        for name, value in limits.items()
+    )
+
+
 def _said(value: float | None) -> str:
     if value is None:
         return "no limit"
-    return f"{int(value) if float(value).is_integer() else value:,}"
+    # Not by way of a float: a number of tokens may have more digits than one holds.
+    whole = int(value)
+    return f"{whole if whole == value else value:,}"
 
 
 def paused_words(said: PauseRequest | Paused) -> str:

@@ -64,8 +64,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is pending of a run. status: as in `RunSummary`; workers: who polled lately, which one
-    that has died since did, too."""
+    """What is pending of a run. status: as in `RunSummary`; workers: who polled lately."""
 
     id: str
     run_id: str
@@ -78,7 +77,7 @@ class Diagnosis:
     approvals: Sequence[ApprovalAsked] = field(default=())
     """Calls that wait for a person to allow them."""
     polled: Mapping[str, float] = field(default_factory=dict)
-    """By worker: seconds since its last poll. One that lives and has room polls every minute."""
+    """By worker: how many seconds ago it polled last."""
     origin: Origin = field(default_factory=Origin)
 
 
@@ -94,7 +93,8 @@ async def diagnose(client: Client, described: WorkflowExecutionDescription) -> D
     queue = described.task_queue
     now = datetime.now(UTC)
     pollers = await _pollers(client, queue)
-    living = sorted(name for name, last in pollers.items() if _since(last, now) < _POLLED_SECONDS)
+    polled = {name: _since(last, now) for name, last in sorted(pollers.items())}
+    living = {name: ago for name, ago in polled.items() if ago < _POLLED_SECONDS}
     waiting = [c for c in await unknown_of(described) if c.status == "waiting"]
     asked, waits = await approvals_of(described), await waits_of(described)
     origin = await origin_of(client, described)
@@ -103,8 +103,9 @@ async def diagnose(client: Client, described: WorkflowExecutionDescription) -> D
     attempts = await tool_attempts(client, described)
     findings = [
         *await _failing_task(client, described),
-        *_nobody(described, origin.agent, living, pollers, now),
-        *(_awaited(kind, what, ends) for kind, what in waits.items()),
+        *_nobody(described, origin.agent, living, polled, now),
+        # For a switch there is an activity, which tells more.
+        *(_awaited(kind, what, ends) for kind, what in waits.items() if kind != "switch"),
         *(
             _activity(p, now, queue, attempts.get(p.activity_id))
             for p in described.raw_description.pending_activities
@@ -115,11 +116,11 @@ async def diagnose(client: Client, described: WorkflowExecutionDescription) -> D
         described.run_id,
         "waiting" if waits else "running",
         queue,
-        living,
+        list(living),
         findings or [Finding("nothing: it is at work")],
         waiting,
         asked,
-        {name: _since(pollers[name], now) for name in living},
+        living,
         origin,
     )
 
@@ -161,14 +162,14 @@ def _why(failed: HistoryEvent) -> str:
 def _nobody(
     described: WorkflowExecutionDescription,
     agent: str,
-    living: Sequence[str],
-    pollers: dict[str, Timestamp],
+    living: Mapping[str, float],
+    polled: Mapping[str, float],
     now: datetime,
 ) -> list[Finding]:
     """No worker on the task queue, or none that takes what is there."""
     queue = described.task_queue
     if not living:
-        last = min((_since(t, now) for t in pollers.values()), default=None)
+        last = min(polled.values(), default=None)
         seen = f"; the last one polled {age(last)} ago" if last is not None else ""
         return [
             Finding(
@@ -183,23 +184,21 @@ def _nobody(
     waited = _since(raw.pending_workflow_task.original_scheduled_time, now)
     if raw.pending_workflow_task.attempt > 1 or waited < _SLOW_TASK_SECONDS:
         return []
-    return [_untaken(waited, [_since(pollers[name], now) for name in living], queue, agent)]
+    return [_untaken(waited, living, serving(queue, agent))]
 
 
-def _untaken(waited: float, polled: Sequence[float], queue: str, agent: str) -> Finding:
-    """A workflow task that nobody takes, though workers have polled so many seconds ago.
-
-    The server forgets a worker that was killed minutes later: a poll that is old is a hint alone.
-    """
-    if len(polled) == 1:
-        workers, may = "the worker of its task queue, which", "it is busy, or hangs, or has died"
-    else:
-        workers = f"the {len(polled)} workers of its task queue, the last of which"
-        may = "they are busy, or hang, or have died"
+def _untaken(waited: float, living: Mapping[str, float], another: Suggestion) -> Finding:
+    """A workflow task that workers leave lying, which seem to live."""
+    last = age(min(living.values()))
+    told = f"1 worker that polled {last} ago"
+    mend = "it is busy, hangs or has died (one that died is listed for up to 90 s): see its log"
+    if len(living) > 1:
+        told = f"{len(living)} workers, of which one polled {last} ago"
+        mend = "they are busy, hang or have died (listed for up to 90 s): see their logs"
     return Finding(
-        f"a workflow task waits {age(waited)} for {workers} polled {age(min(polled))} ago",
-        f"{may} since: see their logs and turnkeeper's metrics; add a worker",
-        [serving(queue, agent)],
+        f"a workflow task waits {age(waited)} for {told}",
+        f"{mend} and turnkeeper's metrics; add a worker",
+        [another],
     )
 
 

@@ -10,6 +10,7 @@ TurnkeeperError
 ├── StateLost             a stored part of a transcript is missing or was changed
 ├── EffectsRepeated       turns that are to be run again have changed the world already
 ├── NothingStored         an artifact store has other runs' objects, and none of this one's
+├── OutputMismatch        an output is not of the type that a caller asks AgentClient for
 ├── NoticeRefused         a webhook's receiver got what the worker did not send, or too late
 └── RunError              raised to a caller by AgentClient, carries the RunResult:
     ├── InvalidRequest        the request was refused; the message names the field
@@ -18,6 +19,7 @@ TurnkeeperError
     │                         repetition
     ├── AnswerRefused         the model declined
     ├── AnswerTruncated       the answer was cut off and could not be mended
+    ├── AnswerInvalid         no answer was of the agent's output type
     ├── RunStopped            a person or a tool's StopRun ended the run
     ├── RunCancelled          cancelled through Temporal
     └── RunFailed             model_rejected, model_unavailable, context_overflow,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdmissionError",
+    "AnswerInvalid",
     "AnswerRefused",
     "AnswerTruncated",
     "DefinitionError",
@@ -44,6 +47,7 @@ __all__ = [
     "LimitReached",
     "NothingStored",
     "NoticeRefused",
+    "OutputMismatch",
     "RetryTool",
     "RunCancelled",
     "RunError",
@@ -127,6 +131,11 @@ class EffectsRepeated(TurnkeeperError):
         self.effects = effects
 
 
+class OutputMismatch(TurnkeeperError):
+    """Raised by `AgentClient` when a run's output is not of the type that the caller asks for, is
+    none, or cannot be read from the artifact store."""
+
+
 class NoticeRefused(TurnkeeperError):
     """Raised by `turnkeeper.webhook.verify` for a notice that is not genuine, or too old."""
 
@@ -160,6 +169,10 @@ class AnswerTruncated(RunError):
     """Raised when the answer hit the model's output limit and could not be mended."""
 
 
+class AnswerInvalid(RunError):
+    """Raised when no answer was of the agent's output type, after all corrections."""
+
+
 class RunStopped(RunError):
     """Raised when a person or a tool ended the run."""
 
@@ -181,6 +194,7 @@ _BY_OUTCOME: dict[str, type[RunError]] = {
     "repetition": LimitReached,
     "refused": AnswerRefused,
     "truncated": AnswerTruncated,
+    "invalid_output": AnswerInvalid,
     "stopped": RunStopped,
     "cancelled": RunCancelled,
     "invalid_request": InvalidRequest,

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Literal, TypeVar
 
-from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic import BaseModel, Field
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
@@ -34,12 +33,30 @@ from turnkeeper.entries import Entry, check_json
 from turnkeeper.errors import AdmissionError, StateLost
 from turnkeeper.history import HistoryReader
 from turnkeeper.outside import agent_of, attribute, unknown_of
-from turnkeeper.spec import Effect
+from turnkeeper.spec import Effect, Limits
 from turnkeeper.state import RunState
 from turnkeeper.text import arguments_line, one_line
+from turnkeeper.turns import (
+    FAILED,
+    ExportedEpoch,
+    ExportedGeneration,
+    ExportedSummary,
+    TurnReader,
+    failure_of,
+    time_of,
+)
 from turnkeeper.waiting import KINDS
 
-__all__ = ["ExportedCall", "ExportedMessage", "RunExport", "export_run", "write_export"]
+__all__ = [
+    "ExportedCall",
+    "ExportedEpoch",
+    "ExportedGeneration",
+    "ExportedMessage",
+    "ExportedSummary",
+    "RunExport",
+    "export_run",
+    "write_export",
+]
 
 _SAID = 1_000
 _BODY = 8_000
@@ -103,8 +120,13 @@ class RunExport(BaseModel):
     closed: datetime | None = None
     request: RunRequest | None = None
     """What it was started with; None if that was no request, or is not kept any more."""
+    limits: Limits | None = None
+    """With which its last execution began; the result has those that were raised."""
     result: RunResult | None = None
     """Outcome, answer, usage; None while it is open."""
+    generations: list[ExportedGeneration] = Field(default_factory=list)
+    summaries: list[ExportedSummary] = Field(default_factory=list)
+    epochs: list[ExportedEpoch] = Field(default_factory=list)
     calls: list[ExportedCall] = Field(default_factory=list)
     unknown: list[UnknownCall] = Field(default_factory=list)
     """The last calls whose outcome was, or is, unknown, and who settled them."""
@@ -113,6 +135,8 @@ class RunExport(BaseModel):
     messages: list[ExportedMessage] = Field(default_factory=list)
     entries: list[Entry] = Field(default_factory=list)
     """All that was said."""
+    unread: list[Entry] = Field(default_factory=list)
+    """Results of the last calls, that the model was not asked to read."""
     missing: list[str] = Field(default_factory=list)
     """What could not be had, and why: the first of it."""
 
@@ -194,11 +218,16 @@ async def _without_entries(
         started=first,
         closed=described.close_time,
         request=reader.request,
+        limits=reader.limits,
         result=result,
+        generations=reader.turns.generations,
+        summaries=reader.turns.summaries,
+        epochs=reader.turns.epochs,
         calls=reader.calls,
         unknown=result.unknown if result and result.unknown else published,
         decisions=await _decisions(described),
         messages=reader.messages,
+        unread=list(reader.turns.unread.values()),
         missing=missing,
     )
 
@@ -218,7 +247,7 @@ async def _executions(
         try:
             before = ""
             async for event in handle.fetch_history_events(page_size=1):
-                started = _time(event.event_time)
+                started = time_of(event.event_time)
                 begun = event.workflow_execution_started_event_attributes
                 before = begun.continued_execution_run_id
                 break
@@ -253,12 +282,15 @@ class _Reader:
         self._loading = 0
         self.request: RunRequest | None = None
         self.spec_digest = ""
+        self.limits: Limits | None = None
+        self.turns = TurnReader(self._read)
         self.calls: list[ExportedCall] = []
         self.messages: list[ExportedMessage] = []
 
     async def read(self, workflow_id: str, run_id: str) -> None:
         """Take the events of one execution."""
         self._begun = {}
+        self.turns.begin()
         handle = self._client.get_workflow_handle(workflow_id, run_id=run_id)
         async for event in handle.fetch_history_events():
             try:
@@ -271,6 +303,7 @@ class _Reader:
                     self._missing.append(_MORE)
 
     async def _take(self, event: HistoryEvent) -> None:
+        await self.turns.take(event)
         kind = event.event_type
         if kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
             await self._started(event)
@@ -282,7 +315,7 @@ class _Reader:
                 call.attempts = started.attempt
         elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
             await self._completed(event)
-        elif kind in _FAILED:
+        elif kind in FAILED:
             self._failed(event)
         elif kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
             signal = event.workflow_execution_signaled_event_attributes
@@ -295,11 +328,13 @@ class _Reader:
         started = event.workflow_execution_started_event_attributes
         if not started.continued_execution_run_id:
             self.request = await self._read(started.input.payloads, RunRequest)
-        elif not self.spec_digest:
+        else:
             state = await self._read(started.input.payloads, RunState)
-            self.spec_digest = state.spec_digest
-            # Its prompt is one line here; all of it is the first entry.
-            self.request = state.request
+            self.limits = state.limits
+            if not self.spec_digest:
+                self.spec_digest = state.spec_digest
+                # Its prompt is one line here; all of it is the first entry.
+                self.request = state.request
 
     async def _scheduled(self, event: HistoryEvent) -> None:
         scheduled = event.activity_task_scheduled_event_attributes
@@ -317,7 +352,7 @@ class _Reader:
             arguments=arguments_line(asked.arguments, _SAID),
             key=asked.key,
             status="open",
-            scheduled=_time(event.event_time),
+            scheduled=time_of(event.event_time),
         )
         self._begun[event.event_id] = call
         self.calls.append(call)
@@ -326,21 +361,21 @@ class _Reader:
         completed = event.activity_task_completed_event_attributes
         payloads = completed.result.payloads
         if completed.scheduled_event_id == self._loading:
-            self.spec_digest = (await self._read(payloads, LoadAgentOutput)).spec_digest
+            loaded = await self._read(payloads, LoadAgentOutput)
+            self.spec_digest, self.limits = loaded.spec_digest, loaded.spec.limits
             self._loading = 0
         elif call := self._begun.pop(completed.scheduled_event_id, None):
-            call.ended = _time(event.event_time)
+            call.ended = time_of(event.event_time)
             output = await self._read(payloads, ExecuteOutput)
             call.status, call.artifact = output.status, output.artifact
+            if output.asks is None:
+                self.turns.returned(call.call_id, output.entry)
 
     def _failed(self, event: HistoryEvent) -> None:
-        ended: Any = getattr(event, event.WhichOneof("attributes") or "")
-        if call := self._begun.pop(ended.scheduled_event_id, None):
-            call.status = _FAILED[event.event_type]
-            call.ended = _time(event.event_time)
-            # One that was cancelled has none.
-            failure = getattr(ended, "failure", None)
-            call.failure = one_line(failure.message, _SAID) if failure else None
+        scheduled, failure = failure_of(event)
+        if call := self._begun.pop(scheduled, None):
+            call.status, call.failure = FAILED[event.event_type], failure
+            call.ended = time_of(event.event_time)
 
     async def _message(
         self,
@@ -352,7 +387,7 @@ class _Reader:
         body = await self._decode(payloads) if payloads else [None]
         self.messages.append(
             ExportedMessage(
-                at=_time(event.event_time),
+                at=time_of(event.event_time),
                 name=one_line(name, 200),
                 how=how,
                 body=_plain(body[0] if len(body) == 1 else body),
@@ -371,13 +406,6 @@ class _Reader:
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-_FAILED = {
-    EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: "failed",
-    EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: "timed_out",
-    EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: "cancelled",
-}
-
-
 def _plain(value: Any) -> Any:
     """What any program may have sent, as JSON that can be written; cut if it is large."""
     try:
@@ -386,7 +414,3 @@ def _plain(value: Any) -> Any:
         return one_line(repr(value), _SAID)
     text = json.dumps(value, ensure_ascii=False)
     return value if len(text) <= _BODY else one_line(text, _BODY)
-
-
-def _time(moment: Timestamp) -> datetime:
-    return moment.ToDatetime(UTC)

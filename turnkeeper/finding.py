@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,13 +24,16 @@ from turnkeeper.outside import (
     outcomes_of,
     waits_of,
 )
-from turnkeeper.waiting import KINDS, PERSON, TIME
+from turnkeeper.text import one_line
+from turnkeeper.waiting import KINDS, PERSON, PROVIDER, TIME
 
 __all__ = ["RunSummary", "count", "pending_approvals", "summaries", "unknown_outcomes"]
 
 # Not those executions of long runs that went on in another one.
 _OURS = f"WorkflowType = '{WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
 _OPEN = "ExecutionStatus = 'Running'"
+
+_POSITION = re.compile(r" at position \d+")
 
 _LOOKED_AT = 10_000
 """Runs whose memos are read for one list."""
@@ -76,7 +80,7 @@ async def count(client: Client, query: str, waiting_for: str | None) -> int:
     try:
         return (await client.count_workflows(_all_of(query))).count
     except RPCError as error:
-        raise _unanswered(client, error) from error
+        raise _unanswered(client, query, error) from error
 
 
 async def unknown_outcomes(
@@ -159,7 +163,7 @@ async def _waiting(
         if (looked_at := looked_at + 1) > _LOOKED_AT:
             raise ValueError(f"more than {_LOOKED_AT:,} runs may wait: narrow the query down")
         awaited = await waits_of(execution)
-        people = [kind for kind in awaited if kind != TIME]
+        people = [kind for kind in awaited if kind not in (TIME, PROVIDER)]
         if waiting_for in awaited or (waiting_for == PERSON and people):
             yield execution
             if (found := found + 1) == limit:
@@ -174,7 +178,7 @@ async def _executions(
         async for execution in client.list_workflows(_all_of(*conditions), limit=limit):
             yield execution
     except RPCError as error:
-        raise _unanswered(client, error) from error
+        raise _unanswered(client, " AND ".join(filter(None, conditions)), error) from error
 
 
 def _all_of(*conditions: str) -> str:
@@ -186,7 +190,7 @@ async def _searchable(client: Client, name: str) -> bool:
         return await has_attribute(client, name)
 
 
-def _unanswered(client: Client, error: RPCError) -> Exception:
+def _unanswered(client: Client, query: str, error: RPCError) -> Exception:
     """What a query that the server did not answer raises."""
     if error.status is not RPCStatusCode.INVALID_ARGUMENT:
         return readable(error, "", client)
@@ -196,4 +200,6 @@ def _unanswered(client: Client, error: RPCError) -> Exception:
                 f"query: namespace {client.namespace} has no search attribute {name}; the worker "
                 "prints the command that makes it when it starts"
             )
-    return ValueError(f"query: {error.message}")
+    # Of the whole query, with our own conditions in front.
+    why = _POSITION.sub("", error.message.removeprefix("invalid query: "))
+    return ValueError(f"query: {why}, in: {one_line(query, 500)}")

@@ -51,7 +51,6 @@ from turnkeeper.contract import (
     ShortenOutput,
     SummariseOutput,
     UnknownCall,
-    Usage,
 )
 from turnkeeper.entries import Entry
 from turnkeeper.inbox import message_id
@@ -65,6 +64,7 @@ from turnkeeper.render import (
     usage_text,
 )
 from turnkeeper.text import arguments_line, one_line
+from turnkeeper.usage import Usage
 
 __all__ = ["Step", "events_of", "follow", "follow_events"]
 

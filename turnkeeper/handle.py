@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from turnkeeper import asking
 from turnkeeper.contract import RunResult, RunStatus
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from turnkeeper.client import AgentClient
 
 __all__ = ["AgentRunHandle"]
+
+_T = TypeVar("_T")
 
 
 class AgentRunHandle:
@@ -29,8 +31,17 @@ class AgentRunHandle:
         self.existed = existed
         """Whether the id was taken: the run goes by its own, earlier request."""
 
-    async def result(self, *, check: bool = True, timeout: float | None = None) -> RunResult:
+    @overload
+    async def result(self, *, check: bool = True, timeout: float | None = None) -> RunResult: ...
+    @overload
+    async def result(self, *, output: type[_T], timeout: float | None = None) -> _T: ...
+
+    async def result(
+        self, *, check: bool = True, output: Any = None, timeout: float | None = None
+    ) -> Any:
         """See `AgentClient.result`."""
+        if output is not None:
+            return await self.client.result(self.id, output=output, timeout=timeout)
         return await self.client.result(self.id, check=check, timeout=timeout)
 
     async def status(self) -> RunStatus:
@@ -112,9 +123,18 @@ class AgentRunHandle:
             self.id, text, message_id=message_id, interrupt=interrupt, actor=actor
         )
 
-    async def reply(self, message_id: str, *, timeout: float | None = None) -> str:
+    @overload
+    async def reply(self, message_id: str, *, timeout: float | None = None) -> str: ...
+    @overload
+    async def reply(
+        self, message_id: str, *, output: type[_T], timeout: float | None = None
+    ) -> _T: ...
+
+    async def reply(
+        self, message_id: str, *, output: Any = None, timeout: float | None = None
+    ) -> Any:
         """See `AgentClient.reply`."""
-        return await self.client.reply(self.id, message_id, timeout=timeout)
+        return await self.client.reply(self.id, message_id, output=output, timeout=timeout)
 
     async def chat(self, text: str, *, timeout: float | None = None) -> str:
         """See `AgentClient.chat`."""

@@ -29,6 +29,7 @@ OUTCOMES: dict[str, Ending] = {
     "repetition": _BOUND,
     "refused": _BOUND,
     "truncated": _BOUND,
+    "invalid_output": _BOUND,
     "stopped": _BOUND,
     "cancelled": Ending("canceled", 4),
     "invalid_request": _CALLERS_FAULT,

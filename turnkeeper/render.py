@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnkeeper import replies
+from turnkeeper.approvals import arguments_of
+from turnkeeper.budget import dollars
 from turnkeeper.contract import (
     LOAD_AGENT,
     ApprovalAsked,
@@ -23,14 +25,23 @@ from turnkeeper.contract import (
     PauseRequest,
     RunResult,
     UnknownCall,
-    Usage,
 )
 from turnkeeper.control import Raised, paused_words
 from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
 from turnkeeper.state import Call, Phase, RunState
-from turnkeeper.suggestion import deciding, resuming, settling
-from turnkeeper.text import arguments_line, clock, one_line, printable, utf8_size, well_formed
+from turnkeeper.suggestion import deciding, replying, resuming, settling
+from turnkeeper.text import (
+    arguments_line,
+    clock,
+    escaped,
+    one_line,
+    printable,
+    seen_line,
+    utf8_size,
+    well_formed,
+)
+from turnkeeper.usage import Usage
 from turnkeeper.waiting import in_words
 
 SUMMARY_BYTES = 200
@@ -56,11 +67,16 @@ def generate_summary(turn: int, model: str) -> str:
     return _cut(f"turn {turn} · {one_line(model, 80)}")
 
 
-def call_summary(turn: int, arguments: Mapping[str, Any], key: str | None = None) -> str:
-    """The summary of a tool call: `turn 1 · q="annual revenue 2025"`, the key at its end."""
+def call_summary(
+    turn: int, arguments: Mapping[str, Any], key: str | None = None, *, question: str = ""
+) -> str:
+    """The summary of a tool call: `turn 1 · q="annual revenue 2025"`, the key at its end.
+
+    `question`: of an activity that asks, or may ask, a person instead.
+    """
     told = arguments_line(arguments, SUMMARY_BYTES)
     end = f" · key {key}" if key else ""
-    start = f"turn {turn}" + (f" · {told}" if told else "")
+    start = " · ".join(part for part in (f"turn {turn}", question, told) if part)
     return _cut(start, SUMMARY_BYTES - utf8_size(end)) + end
 
 
@@ -92,7 +108,7 @@ def run_card(state: RunState, workflow_id: str = "ID") -> str:
         parts.append("**Last turns**\n\n" + "\n".join(last))
     if state.outcome is None:
         command = _code(f"starter.py stop {_word(workflow_id)} --reason ...", 250)
-        parts.append(f'To stop it: {command}, or the update `stop` with `{{"reason": "..."}}`.')
+        parts.append(f"To stop it: {command}, or the update `stop` with{_body(reason='...')}")
     return _cut("\n\n".join(parts), CARD_BYTES)
 
 
@@ -110,6 +126,7 @@ def waiting_for(state: RunState) -> str:
     if state.phase is Phase.GENERATE:
         held = state.control.held if state.control.waits else None
         off = resume_awaited(held) if held else one_line(state.switched_off, 300)
+        off = off or state.outage.words
         return off or f"a reply of {one_line(state.spec.model.name, 80)}"
     open_calls = [one_line(c.tool, 64) for c in state.calls if c.status != "done"]
     if state.phase is Phase.EXECUTE and open_calls:
@@ -148,20 +165,19 @@ def awaited_words(awaited: Sequence[Awaited]) -> str:
 
 def _replying(one: Awaited, workflow_id: str) -> str:
     """How to say what the run waits for."""
-    run, body = _word(workflow_id), _code(one.body, 400)
+    command = _code(f"starter.py {replying(workflow_id, one.call_id)}", 600)
+    body = _body(**json.loads(one.body))
     if one.kind == "answer":
         asked = f"**Asked:** {_md(one.question, 500)}\n\n"
-        command = _code(f"starter.py answer {run} {_word(one.call_id)} '...'", 600)
-        return f"{asked}To answer: {command}, or the update `{one.update}` with {body}."
-    command = _code(f"starter.py send {run} '...'", 400)
-    return f"To send a message: {command}, or the update `{one.update}` with {body}."
+        return f"{asked}To answer: {command}, or the update `{one.update}` with{body}"
+    return f"To send a message: {command}, or the update `{one.update}` with{body}"
 
 
 def _unknown(state: RunState, workflow_id: str) -> str:
     rows = [
         f"- {u.status.replace('_', ' ')}: turn {u.turn}, "
-        f"{_code(f'{u.tool} {u.arguments}', 120)}, call {_code(u.call_id, 80)}, "
-        f"key {_code(u.key, 40)}: {_md(u.what)}"
+        f"{_code(escaped(f'{u.tool} {u.arguments}'), 120)}, call {_code(u.call_id, 80)}, "
+        f"key {_code(u.key, 40)}: {_md(escaped(u.what))}"
         for u in state.unknown[-_CARD_CALLS:]
     ]
     if waiting := [u for u in state.unknown if u.status == "waiting"]:
@@ -170,10 +186,10 @@ def _unknown(state: RunState, workflow_id: str) -> str:
             _code(f"starter.py {settling(workflow_id, call_id, landed=verdict)}", 600)
             for verdict in (True, False)
         )
-        body = _code(json.dumps({"call_id": call_id, "landed": True, "result": "..."}), 400)
+        body = _body(call_id=call_id, landed=True, result="...")
         rows.append(
             f"\nTo settle it, if it took effect: {landed}; if it did not: {not_landed}; "
-            f"or the update `resolve` with {body}."
+            f"or the update `resolve` with{body}"
         )
     return "**Outcome unknown**\n\n" + "\n".join(rows)
 
@@ -184,18 +200,19 @@ def _approvals(state: RunState, workflow_id: str) -> list[str]:
     told = []
     for asked in state.approvals.waiting[:_CARD_CALLS]:
         late = ", nobody decided in time" if asked.escalated else ""
-        late += f", not accepted: {_md(asked.refused)}" if asked.refused else ""
+        late += f", not accepted: {_md(escaped(asked.refused))}" if asked.refused else ""
         until = clock(asked.expires) + late
         allow, deny = (
             _code(f"starter.py {deciding(workflow_id, asked.id, allow=word)}", 400)
             for word in (True, False)
         )
-        body, why = {"approval": asked.id}, {"approval": asked.id, "reason": "..."}
+        body, why = _body(approval=asked.id), _body(approval=asked.id, reason="...")
+        called = f"{asked.tool} {arguments_of(asked, 400)}"
         told += [
-            f"**Waits for a person to allow** {_code(f'{asked.tool} {asked.arguments}', 400)}",
-            f"Effect: {asked.effect}. Asked because {_md(asked.why)}. Until {until}.",
-            f"To allow it: {allow}, or the update `approve` with {_code(json.dumps(body), 100)}.",
-            f"To deny it: {deny}, or the update `deny` with {_code(json.dumps(why), 100)}.",
+            f"**Waits for a person to allow** {_code(called, 600)}",
+            f"Effect: {asked.effect}. Asked because {_md(escaped(asked.why))}. Until {until}.",
+            f"To allow it: {allow}, or the update `approve` with{body}",
+            f"To deny it: {deny}, or the update `deny` with{why}",
         ]
     return told
 
@@ -220,8 +237,16 @@ def _paused(state: RunState, workflow_id: str) -> str:
     command = _code(f"starter.py {resuming(workflow_id)}", 350)
     return (
         f"**Paused**{told}.{when} The time limit goes on.\n\n"
-        f'To resume it: {command}, or the update `resume` with `{{"actor": "..."}}`.'
+        f"To resume it: {command}, or the update `resume` with{_body()}"
     )
+
+
+def _body(**fields: Any) -> str:
+    """The body of an update, in a block to copy, with a name to put in."""
+    # Laid out as the UI's editor does it: were it to do so itself, when the field loses the focus,
+    # its button would move away from under the click. No line but ours begins with a fence.
+    told = json.dumps({**fields, "actor": "your name"}, indent=2)
+    return f":\n\n```\n{printable(told)}\n```"
 
 
 def _word(text: str) -> str:
@@ -260,12 +285,20 @@ def _limits_used(state: RunState) -> list[str]:
         "",
         f"- turns: {state.turn} of {limits.turns}",
         f"- tokens: {tokens}",
+        *_cost_used(state),
         f"- tool errors: {errors}, {row}",
     ]
     if state.spec is not None and state.shortens is not None:
         context = state.context
         used.append(f"- window: {window_text(context.tokens, state.window, context.number + 1)}")
     return used if state.outcome else [*used, f"- time: ends by {ends}"]
+
+
+def _cost_used(state: RunState) -> list[str]:
+    used, limit = state.usage.cost_usd, state.limits.cost_usd
+    if used is None and limit is None:
+        return []
+    return [f"- cost: {dollars(used or 0)}" + (f" of {dollars(limit)}" if limit else "")]
 
 
 def window_text(tokens: int, window: int, epoch: int) -> str:
@@ -378,7 +411,8 @@ def _block(block: Mapping[str, Any]) -> str:
             if isinstance(arguments, dict)
             else json.dumps(arguments, ensure_ascii=False)
         )
-        return f"-> {block.get('name')} {told}".rstrip()
+        # A person decides by them whether a call is made.
+        return f"-> {block.get('name')} {escaped(told)}".rstrip()
     return f"({kind})"
 
 
@@ -393,12 +427,15 @@ def result_lines(result: RunResult) -> list[str]:
     lines = [f"{one_line(result.outcome, 64)} · {counts} · {sums}{epochs}"]
     if result.reason:
         lines.append(f"reason: {one_line(result.reason, 1_000)}")
+    for what, artifact in (("answer", result.answer_artifact), ("output", result.output_artifact)):
+        if artifact:
+            lines.append(f"{what}: artifact {one_line(artifact, 100)}")
     return lines
 
 
 def unknown_text(call: UnknownCall) -> str:
     """What became of a call with an unknown outcome: `send (call c1) took effect, says ann`."""
-    by = f", says {one_line(call.actor, 100)}" if call.actor else ""
+    by = f", says {_somebody(call.actor)}"
     became = {
         "waiting": "waits for a person to say whether it took effect",
         "open": "may or may not have taken effect",
@@ -410,19 +447,23 @@ def unknown_text(call: UnknownCall) -> str:
 
 def approval_text(asked: ApprovalAsked) -> str:
     """What became of a call that a person has to allow."""
-    # A name that nobody has verified says so wherever it is shown.
-    doubt = "" if asked.verified else " (unverified)"
-    by = f" by {one_line(asked.actor, 100)}{doubt}" if asked.actor else ""
+    by = f" by {_somebody(asked.actor, verified=asked.verified)}"
     why = f": {one_line(asked.reason, 200)}" if asked.reason else ""
     became = {
-        "waiting": f"waits for a person to allow it, asked because {one_line(asked.why, 300)}",
+        "waiting": f"waits for a person to allow it, asked because {seen_line(asked.why, 300)}",
         "approved": f"was approved{by}",
         "denied": f"was denied{by}{why}",
         "expired": "was decided by nobody in time",
         "withdrawn": "was decided by nobody: the run ended, or a message came first",
     }[asked.status]
-    called = one_line(f"{asked.tool} {asked.arguments}", 300)
+    called = f"{one_line(asked.tool, 64)} {arguments_of(asked, 300)}"
     return f"turn {asked.turn}, {called} {became} (approval {one_line(asked.id, 64)})"
+
+
+def _somebody(actor: str | None, *, verified: bool = False) -> str:
+    """Who has said something: a name that nobody has verified says so wherever it is shown."""
+    doubt = "" if verified else " (unverified)"
+    return f"{one_line(actor, 100) if actor else 'nobody named'}{doubt}"
 
 
 def unknown_line(call: UnknownCall) -> str:
@@ -431,10 +472,12 @@ def unknown_line(call: UnknownCall) -> str:
 
 
 def usage_text(usage: Usage) -> str:
-    """Token counts in a few words: `1,234 tokens (56 out, 20 estimated, 87% of input cached)`."""
+    """In a few words: `1,234 tokens (56 out, 20 estimated, 87% of input cached) · $0.0123`."""
     out = usage.output_tokens + usage.estimated_tokens
-    guess = f", {usage.estimated_tokens:,} estimated" if usage.estimated_tokens else ""
-    return f"{usage.total:,} tokens ({out:,} out{guess}{_cached(usage)})"
+    estimated = usage.estimated_tokens + usage.estimated_input_tokens
+    guess = f", {estimated:,} estimated" if estimated else ""
+    cost = "" if usage.cost_usd is None else f" · {dollars(usage.cost_usd)}"
+    return f"{usage.total:,} tokens ({out:,} out{guess}{_cached(usage)}){cost}"
 
 
 def _cached(usage: Usage) -> str:

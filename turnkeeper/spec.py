@@ -138,6 +138,10 @@ class Limits(Strict):
     """Turns in a row with the same calls and the same results that end it with `repetition`."""
     tokens: Annotated[int, Field(ge=1)] | None = None
     """Tokens in and out over the whole run (cached ones count)."""
+    cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """US dollars over the whole run; refused for a model of which no price is known."""
+    pause_at: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of `tokens` or `cost_usd` at which the run pauses, once, until a person resumes it."""
     wall_seconds: Annotated[float, Field(gt=0, le=366 * 86_400)] = 86_400
     """Time from the start to the end of the run, waiting included."""
     idle_seconds: Annotated[float, Field(gt=0, le=366 * 86_400)] = 86_400
@@ -152,7 +156,7 @@ class Limits(Strict):
         return self
 
 
-UNBUILT_LIMITS = ("cost_usd", "tokens_per_day", "cost_usd_per_day")
+UNBUILT_LIMITS = ("tokens_per_day", "cost_usd_per_day")
 """Names that callers may expect and that are refused, never ignored."""
 
 
@@ -187,6 +191,31 @@ class ToolSpec(Strict):
         return self.effect != "read"
 
 
+class Price(Strict):
+    """US dollars per million tokens, for requests of at least `from_tokens` of input."""
+
+    input: Annotated[float, Field(ge=0)]
+    """What the model reads."""
+    output: Annotated[float, Field(ge=0)]
+    """What it writes."""
+    cache_read: Annotated[float, Field(ge=0)] | None = None
+    """What it reads out of the provider's cache; None: as `input`."""
+    cache_write: Annotated[float, Field(ge=0)] | None = None
+    """What is written to that; None: as `input`."""
+    from_tokens: Annotated[int, Field(ge=0)] = 0
+    """The least input of a request that this tier is for."""
+
+    @property
+    def cached(self) -> float:
+        """Of what is read from the provider's cache."""
+        return self.input if self.cache_read is None else self.cache_read
+
+    @property
+    def written(self) -> float:
+        """Of what is written to it."""
+        return self.input if self.cache_write is None else self.cache_write
+
+
 class ModelSpec(Strict):
     """Which model answers, and how it is asked."""
 
@@ -206,6 +235,9 @@ class ModelSpec(Strict):
     cache_ttl: Literal["5m", "1h"] = "5m"
     """How long the provider's prompt cache keeps what was last read. Writing for an hour costs 2
     instead of 1.25 times the input price; it pays where turns are often over five minutes apart."""
+    prices: tuple[Price, ...] = ()
+    """What it costs, one `Price` or one for each tier. Empty: as the package genai-prices has it
+    when the run begins, if it knows the model."""
 
 
 class ContextPolicy(Strict):
@@ -256,6 +288,17 @@ class ApprovalPolicy(Strict):
     """`deny` the call; `stop` the run; or `escalate`: say so, wait as long again, then deny."""
 
 
+class OutputSpec(Strict):
+    """What the answers of an agent have to be."""
+
+    json_schema: dict[str, Any]
+    """The model is told of it in the instructions, too."""
+    typed: bool = False
+    """Whether a type of the agent's own code checks answers, or the schema alone."""
+    retries: Annotated[int, Field(ge=0, le=10)] = 2
+    """Times in a row that the model is asked to correct an answer."""
+
+
 class AgentSpec(Strict):
     """An agent, pinned."""
 
@@ -277,6 +320,11 @@ class AgentSpec(Strict):
     """None is a spec of before views could be shortened: every entry is sent."""
     notes: bool = False
     """Whether the agent has the built-in tools `note` and `read_notes`."""
+    output: OutputSpec | None = None
+    """What answers have to be; None: any text."""
+    outage_seconds: Annotated[float, Field(ge=0, le=366 * 86_400)] = 0
+    """How long a run waits for a provider that does not answer, beyond the attempts of a
+    generation. 0 is also a spec of before runs waited: then it ends with `model_unavailable`."""
     artifact: str | None = None
     """Where the whole spec lies when it is too large for history; then instructions, descriptions
     and schemas are empty here."""

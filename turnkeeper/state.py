@@ -13,7 +13,9 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from turnkeeper import budget
 from turnkeeper.approvals import Approvals
+from turnkeeper.budget import LAST_ANSWER_TOKENS, Budget
 from turnkeeper.context import MAX_IN_VAIN, Context, Room
 from turnkeeper.contract import (
     ApproveRequest,
@@ -21,6 +23,7 @@ from turnkeeper.contract import (
     DenyRequest,
     ForkOutput,
     GenerateOutput,
+    PauseRequest,
     RaiseLimitsRequest,
     ResolveRequest,
     RunRequest,
@@ -28,7 +31,6 @@ from turnkeeper.contract import (
     SendRequest,
     StopRequest,
     UnknownCall,
-    Usage,
 )
 from turnkeeper.control import MAX_EARLY, Control, changes, wider
 from turnkeeper.entries import (
@@ -41,7 +43,9 @@ from turnkeeper.entries import (
     result,
 )
 from turnkeeper.inbox import MAX_UNREAD_BYTES, Ended, Inbox
+from turnkeeper.outage import Outage
 from turnkeeper.parse import CUT_CALL, Parsed, ProposedCall
+from turnkeeper.prices import Allowance, LimitName
 from turnkeeper.spec import (
     DEFAULT_WINDOW,
     MAX_IMAGE_TOKENS,
@@ -56,6 +60,8 @@ from turnkeeper.spec import (
     ToolSpec,
 )
 from turnkeeper.text import arguments_line, clip, clip_json, clock, one_line
+from turnkeeper.typed import Typed, correction
+from turnkeeper.usage import Usage
 from turnkeeper.waits import Held, answer_awaited, next_message, time_awaited
 
 MAX_DISCARDED = 2
@@ -197,7 +203,9 @@ class RunState(BaseModel):
     switched_off: str = ""
     """What the run waits for while its agent or tenant is switched off, in words."""
 
+    outage: Outage = Field(default_factory=Outage)
     usage: Usage = Field(default_factory=Usage)
+    budget: Budget = Field(default_factory=Budget)
     total_calls: int = 0
     total_errors: int = 0
     recent: list[bool] = Field(default_factory=list)
@@ -213,6 +221,7 @@ class RunState(BaseModel):
     """Accepted, and not applied yet."""
     approvals: Approvals = Field(default_factory=Approvals)
     inbox: Inbox = Field(default_factory=Inbox)
+    typed: Typed = Field(default_factory=Typed)
 
     control: Control = Field(default_factory=Control)
     was_reset: bool = False
@@ -241,8 +250,11 @@ class RunState(BaseModel):
         policy = self.shortens or ContextPolicy()
         self.context.heard(self.pending, reply.usage, policy.bulky_bytes)
         self.pending = []
-        self.reply = reply
+        self.reply, self.typed.checked = reply, reply.checked
+        self.outage.over()
         self.usage = self.usage.plus(reply.usage)
+        self.budget.heard(reply.usage, self.pinned.model.prices)
+        self.pause_at_share()
         self.phase = Phase.PARSE
 
     @property
@@ -260,6 +272,40 @@ class RunState(BaseModel):
     def window(self) -> int:
         """Tokens that a request and its reply may have together."""
         return self.pinned.model.window or DEFAULT_WINDOW
+
+    def allowance(self) -> Allowance | None:
+        """What limits leave for the next request; None without one, or for the last answer."""
+        if self.closing:
+            return None
+        context = self.context
+        return self.budget.allowance(
+            self.limits,
+            self.usage,
+            self.pinned.model.prices,
+            tokens=context.request_tokens(self.pending),
+            new=context.estimate(self.pending),
+        )
+
+    def spent(self, allowance: Allowance | None) -> tuple[LimitName, str] | None:
+        """The limit that allows no further reply, and why."""
+        if allowance is None:
+            return None
+        prices = self.pinned.model.prices
+        allowed, by = allowance.reply_tokens(self.output_limit, prices, Usage())
+        if by is None or allowed:
+            return None
+        return by, budget.reason(by, self.limits, self.usage, allowance)
+
+    def pause_at_share(self) -> None:
+        """Have a person decide, once, when so much was used."""
+        at, share = self.limits.pause_at, budget.share_used(self.limits, self.usage)
+        if at is None or share < at:
+            # Again, once limits that were raised are nearly used up.
+            self.budget.paused = False
+        elif not self.budget.paused:
+            self.budget.paused = True
+            told = f"{share:.0%} of its budget used; raise its limits, or resume it as it is"
+            self.control.take_pause(PauseRequest(reason=told, actor="turnkeeper"))
 
     def room(self) -> Room:
         """Whether the next request fits into the model's window."""
@@ -544,10 +590,9 @@ class RunState(BaseModel):
         self.phase = Phase.GENERATE
 
     def ask_last_answer(self, outcome: str, reason: str) -> None:
-        """Go round once more without tools, then end with `outcome`."""
+        """Ask once more without tools, then end with `outcome`."""
         self.closing, self.reason = outcome, reason
         self.pending.append(message(LAST_ANSWER.format(limit=reason)))
-        self.next_turn()
 
     def cannot_raise(self, said: RaiseLimitsRequest) -> str | None:
         """Why limits cannot be raised so; None if they can."""
@@ -606,6 +651,7 @@ class RunState(BaseModel):
             self.pending.extend(taken)
             # With something new to go by, the same calls are no repetition.
             self.signature, self.repeats, self.recent = "", 0, []
+            self.typed.corrections = 0
         return taken
 
     @property
@@ -630,6 +676,24 @@ class RunState(BaseModel):
         else:
             self.end("completed")
 
+    def correct(self) -> bool:
+        """The model has ended its turn with what is not of the output type: ask again, or end the
+        run; False if the answer fits, or may be any text."""
+        typed, output = self.typed, self.pinned.output
+        if output is None or not typed.unfit():
+            typed.corrections = 0
+            return False
+        self.lines[-1].text += " → does not fit"
+        self.continued = 0
+        # Somebody has said more meanwhile: that was not the last answer.
+        if typed.corrections >= output.retries and not self.inbox.has_mail:
+            self.end("invalid_output", typed.why())
+            return True
+        typed.corrections += 1
+        self.pending.append(message(correction(typed.problems, output.json_schema)))
+        self.phase = Phase.RESUME
+        return True
+
     def reopens(self) -> bool:
         """Go on with what came while a completed run was about to close."""
         if self.outcome != "completed" or not self.inbox.has_mail:
@@ -647,9 +711,9 @@ class RunState(BaseModel):
 
     @property
     def waits(self) -> bool:
-        """Whether the run waits for somebody, or for a time, and is not at work."""
+        """Whether the run waits for somebody, a time or its provider, and is not at work."""
         idle = self.inbox.idle_since is not None or self.control.held is not None
-        return idle or any(c.status == "waiting" for c in self.calls)
+        return idle or self.outage.until > 0 or any(c.status == "waiting" for c in self.calls)
 
     def awaited(self) -> list[Awaited]:
         """What it waits for, other than whether calls took effect."""
@@ -727,7 +791,8 @@ class RunState(BaseModel):
     @property
     def output_limit(self) -> int:
         """Tokens that the next reply may have."""
-        return self.max_tokens or self.pinned.model.max_output_tokens
+        limit = self.max_tokens or self.pinned.model.max_output_tokens
+        return min(limit, LAST_ANSWER_TOKENS) if self.closing == "cost_limit" else limit
 
     @property
     def limits(self) -> Limits:

@@ -1,33 +1,52 @@
-"""The list of what is switched off, on the server: read without a worker, changed by an update."""
+"""What is switched off, on the server: read without a worker, changed by an update.
+
+One list holds for the whole namespace, and one for each task queue that has things of its own
+switched off. A run heeds both.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Literal
 
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecution
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper.contract import SWITCH, SWITCHES
 from turnkeeper.messages import ask_or_start, leave_or_start
-from turnkeeper.switches import SwitchList, SwitchRequest
+from turnkeeper.switches import Switch, SwitchList, SwitchRequest
 
-__all__ = ["MEMO", "PREFIX", "Switched", "change", "read", "workflow_id"]
+__all__ = [
+    "EVERYWHERE",
+    "MEMO",
+    "PREFIX",
+    "Switched",
+    "change",
+    "everywhere",
+    "in_force",
+    "read",
+    "workflow_id",
+]
 
 Switched = Literal["switched", "unchanged", "queued"]
 
 PREFIX = "turnkeeper-switches"
 """With which the ids of these workflows begin; no run may have such a one."""
+EVERYWHERE = PREFIX
+"""The task queue of the namespace's list. All workers serve it: one of any application will do."""
 MEMO = "switches"
 _SUMMARY = "What is switched off: tools, agents, tenants"
+_QUEUES = 1_000
+"""Task queues whose lists are looked at."""
 
 
-def workflow_id(task_queue: str) -> str:
-    """Of the workflow that keeps the list of a task queue."""
-    return f"{PREFIX}:{task_queue}"
+def workflow_id(task_queue: str | None) -> str:
+    """Of the workflow that keeps the list of a task queue, or the namespace's for None."""
+    return PREFIX if task_queue is None else f"{PREFIX}:{task_queue}"
 
 
-async def read(client: Client, task_queue: str) -> SwitchList:
-    """What is switched off now.
+async def read(client: Client, task_queue: str | None) -> SwitchList:
+    """What is switched off now for a task queue alone, or for the namespace.
 
     A workflow that was terminated counts as it was, for as long as the server keeps it.
 
@@ -40,13 +59,51 @@ async def read(client: Client, task_queue: str) -> SwitchList:
         if error.status is RPCStatusCode.NOT_FOUND and "namespace" not in error.message.lower():
             return SwitchList()
         raise
-    if described.workflow_type != SWITCHES:
+    return await _published(described, task_queue)
+
+
+async def in_force(client: Client, task_queue: str) -> SwitchList:
+    """What is switched off now for the runs of a task queue.
+
+    Raises:
+        RPCError: the server cannot be reached, or does not tell.
+    """
+    lists = await asyncio.gather(read(client, None), read(client, task_queue))
+    return SwitchList(switches=[s for known in lists for s in known.switches])
+
+
+async def everywhere(client: Client, task_queue: str) -> list[Switch]:
+    """What is switched off in the namespace: for all of it, for a task queue, for the others.
+
+    The others are found by visibility, which is some seconds late.
+
+    Raises:
+        RPCError: the server cannot be reached, or does not tell.
+    """
+    found = (await in_force(client, task_queue)).switches
+    seen = {workflow_id(None), workflow_id(task_queue)}
+    query = f"WorkflowType = '{SWITCHES}' AND ExecutionStatus != 'ContinuedAsNew'"
+    async for execution in client.list_workflows(query, limit=_QUEUES):
+        # Of those with the same id the first one is the last that was started.
+        if execution.id not in seen and execution.id.startswith(f"{PREFIX}:"):
+            seen.add(execution.id)
+            _, _, other = execution.id.partition(":")
+            found += (await _published(execution, other)).switches
+    return found
+
+
+async def _published(execution: WorkflowExecution, task_queue: str | None) -> SwitchList:
+    if execution.workflow_type != SWITCHES:
         return SwitchList()
-    return SwitchList.read(await described.memo_value(MEMO, None))
+    listed = SwitchList.read(await execution.memo_value(MEMO, None))
+    here = {"task_queue": task_queue}
+    return SwitchList(switches=[s.model_copy(update=here) for s in listed.switches])
 
 
-async def change(client: Client, task_queue: str, asked: SwitchRequest, timeout: float) -> Switched:
-    """Switch something off or on.
+async def change(
+    client: Client, task_queue: str | None, asked: SwitchRequest, timeout: float
+) -> Switched:
+    """Switch something off or on, for a task queue alone, or for the namespace.
 
     Answers `unchanged` if it was so already, and `queued` if no worker has answered within
     `timeout` seconds: the next one is told.
@@ -62,7 +119,7 @@ async def change(client: Client, task_queue: str, asked: SwitchRequest, timeout:
         "workflow": SWITCHES,
         "arg": known,
         "id": workflow_id(task_queue),
-        "task_queue": task_queue,
+        "task_queue": EVERYWHERE if task_queue is None else task_queue,
         # So that there is no moment without it until a worker has begun.
         "memo": {MEMO: known.published()},
         "static_summary": _SUMMARY,

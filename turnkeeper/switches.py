@@ -1,7 +1,8 @@
 """What is switched off: tools, agents and tenants, by whom and why. Pure.
 
-There is one list for each task queue, which is one application. It lies in the memo of a small
-workflow, `workflows/switches.py`; `turnkeeper/switchboard.py` reads and changes it.
+There is one list for the whole namespace, and one for each task queue that has things of its own
+switched off. Each lies in the memo of a small workflow, `workflows/switches.py`;
+`turnkeeper/switchboard.py` reads and changes them.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class Switch(BaseModel):
     actor: str | None = None
     since: float = 0
     """Seconds since 1970."""
+    task_queue: str | None = None
+    """Where alone it is off; None: everywhere. Known by the list that it was read from."""
 
     @property
     def told(self) -> str:
@@ -93,7 +96,10 @@ class SwitchList(BaseModel):
 
     def published(self) -> list[dict[str, Any]]:
         """As `read` reads it."""
-        return [s.model_dump(mode="json", exclude_none=True) for s in self.switches]
+        left_out = {"task_queue"}
+        return [
+            s.model_dump(mode="json", exclude=left_out, exclude_none=True) for s in self.switches
+        ]
 
     def find(self, kind: Kind, name: str | None) -> Switch | None:
         """The switch of that very thing, if it is off."""

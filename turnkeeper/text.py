@@ -16,6 +16,39 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 # and letters shown in another order could forge what an operator reads.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
+# Those, and what nobody sees: Unicode's format characters and what it lets a font leave out. In
+# ranges of code points, since Python's own table differs between its versions.
+_UNSEEN_RANGES = (
+    (0x00AD, 0x00AD),
+    (0x034F, 0x034F),
+    (0x0600, 0x0605),
+    (0x061C, 0x061C),
+    (0x06DD, 0x06DD),
+    (0x070F, 0x070F),
+    (0x0890, 0x0891),
+    (0x08E2, 0x08E2),
+    (0x115F, 0x1160),
+    (0x17B4, 0x17B5),
+    (0x180B, 0x180F),
+    (0x200B, 0x200F),
+    (0x2028, 0x202E),
+    (0x2060, 0x206F),
+    (0x3164, 0x3164),
+    (0xFE00, 0xFE0F),
+    (0xFEFF, 0xFEFF),
+    (0xFFA0, 0xFFA0),
+    (0xFFF0, 0xFFFB),
+    (0x110BD, 0x110BD),
+    (0x110CD, 0x110CD),
+    (0x13430, 0x1343F),
+    (0x1BCA0, 0x1BCA3),
+    (0x1D173, 0x1D17A),
+    (0xE0000, 0xE0FFF),
+)
+_UNSEEN = re.compile(
+    f"{_CONTROL.pattern}|[{''.join(f'{chr(a)}-{chr(z)}' for a, z in _UNSEEN_RANGES)}]"
+)
+
 
 def well_formed(text: str) -> str:
     """`text` with each lone surrogate replaced by U+FFFD: such text has no UTF-8 form."""
@@ -33,11 +66,25 @@ def printable(text: str) -> str:
     return _CONTROL.sub("\ufffd", text)
 
 
+def escaped(text: str) -> str:
+    """`text` with control characters and what nobody sees as JSON writes them: `\\u200b`.
+
+    JSON stays the JSON of an equal value.
+    """
+    return _UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
 def one_line(text: str, limit: int) -> str:
     """`text` on one line of at most `limit` characters, ended with an ellipsis when it was cut."""
     # Cut before the whitespace is folded: the text may be megabytes long.
     line = " ".join(printable(well_formed(text[: limit * 8])).split())
     return line if len(line) <= limit and len(text) <= limit * 8 else line[: limit - 1] + "…"
+
+
+def seen_line(text: str, limit: int) -> str:
+    """As `one_line`, with what nobody sees escaped: for what a person decides about."""
+    # One more than `one_line` looks at, so that it knows of the rest.
+    return one_line(escaped(text[: limit * 8 + 1]), limit)
 
 
 def utf8_size(text: str) -> int:
@@ -85,15 +132,16 @@ def arguments_line(arguments: Mapping[str, Any], limit: int) -> str:
     for name, value in arguments.items():
         if room <= 0:
             break
-        told.append(f"{one_line(name, 64)}={_value(value)}")
+        told.append(f"{seen_line(name, 64)}={_value(value)}")
         room -= len(told[-1]) + 1
     return one_line(" ".join(told), limit)
 
 
 def _value(value: Any) -> str:
     if isinstance(value, str):
-        return json.dumps(one_line(value, _ARGUMENT_CHARACTERS), ensure_ascii=False)
-    return one_line(json.dumps(value, ensure_ascii=False), _ARGUMENT_CHARACTERS)
+        # Escaped last: a text in which `\u200b` is spelled out has its backslash doubled.
+        return escaped(json.dumps(one_line(value, _ARGUMENT_CHARACTERS), ensure_ascii=False))
+    return seen_line(json.dumps(value, ensure_ascii=False), _ARGUMENT_CHARACTERS)
 
 
 def clock(moment: float) -> str:
@@ -101,13 +149,13 @@ def clock(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def span(seconds: float) -> str:
-    """As `age`, but to the next smaller unit: `2 d 23 h`, for what is still to come."""
+def two_units(seconds: float) -> str:
+    """In its two largest units, rounded down: `2 d 23 h`, for what is still to come."""
     units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
     for (unit, size), (smaller, part) in pairwise(units):
         if seconds >= size:
             rest = int(seconds % size // part)
-            return f"{seconds // size:.0f} {unit}" + (f" {rest} {smaller}" if rest else "")
+            return f"{seconds // size:,.0f} {unit}" + (f" {rest} {smaller}" if rest else "")
     return age(seconds)
 
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from turnkeeper.text import clock, one_line
 
 PERSON = "person"
-"""Any of `KINDS` but `TIME`."""
-TIME = "time"
+"""Any of `KINDS` but `TIME` and `PROVIDER`."""
+TIME, PROVIDER = "time", "provider"
 _NAMED, _CELL, _TOLD = 20, 300, 2_000
 
 
@@ -41,6 +41,14 @@ def _question(fields: Mapping[str, str]) -> str:
     return f'an answer to "{fields["question"]}" (call {fields["call_id"]})'
 
 
+def _provider(fields: Mapping[str, str]) -> str:
+    try:
+        told = clock(float(fields["until"]))
+    except (ValueError, OverflowError):
+        told = "it answers"
+    return f"the provider until {told} ({fields['why']})"
+
+
 def _time(fields: Mapping[str, str]) -> str:
     try:
         told = clock(float(fields["until"]))
@@ -55,6 +63,8 @@ KINDS: dict[str, Kind] = {
     "message": Kind("awaited", "{things}", "the next message", {"kind": "message"}),
     "answer": Kind("awaited", "{things}", _question, {"kind": "answer"}),
     "time": Kind("awaited", "{things}", _time, {"kind": "time"}),
+    "provider": Kind("parked", "{things}", _provider),
+    "switch": Kind("switched_off", "{things}", "{awaits}"),
     "approval": Kind("approvals", "a person to allow {things}", "{tool} (approval {id})"),
 }
 

@@ -14,15 +14,19 @@ import binascii
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from turnkeeper.errors import NoticeRefused
+from turnkeeper.text import is_well_formed
 
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 
 _PREFIX = "whsec_"
 _SHORTEST, _LONGEST = 24, 64
+# Seconds since 1970 have ten digits; `int` reads more than a float holds, and digits of any script.
+_SECONDS = re.compile("[0-9]{1,16}")
 
 
 def signing_key(secret: str) -> bytes:
@@ -68,23 +72,37 @@ def verify(
         NoticeRefused: it is not genuine, or too old.
         ValueError: the secret is none.
     """
-    given = {name.lower(): value for name, value in headers.items()}
-    try:
-        notice_id, signatures = given[ID], given[SIGNATURE]
-        timestamp = int(given[TIMESTAMP])
-    except (KeyError, ValueError):
-        raise NoticeRefused("a header is missing, or no number") from None
+    key = signing_key(secret)
+    notice_id, timestamp, signatures = _read(headers)
     if abs(now - timestamp) > tolerance:
         raise NoticeRefused(f"it was sent {now - timestamp:.0f} s ago")
     # ASCII, or the comparison raises.
-    expected = _signature(signing_key(secret), notice_id, timestamp, body).encode()
+    expected = _signature(key, notice_id, timestamp, body).encode()
     # Several while a secret is being replaced; in constant time, or they could be guessed.
     if not any(hmac.compare_digest(expected, s.encode()) for s in signatures.split()):
         raise NoticeRefused("its signature is wrong")
-    told = json.loads(body)
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        told = None
     if not isinstance(told, dict):
         raise NoticeRefused("it is no JSON object")
     return told
+
+
+def _read(headers: Mapping[str, str]) -> tuple[str, int, str]:
+    """The id, the time and the signatures, as anybody may have written them."""
+    given = {name.lower(): value for name, value in headers.items()}
+    try:
+        notice_id, written, signatures = given[ID], given[TIMESTAMP], given[SIGNATURE]
+    except KeyError:
+        raise NoticeRefused("a header is missing") from None
+    if not _SECONDS.fullmatch(written):
+        raise NoticeRefused("its time is no number")
+    # As a server decodes bytes that are no UTF-8: they cannot be encoded again.
+    if not (is_well_formed(notice_id) and is_well_formed(signatures)):
+        raise NoticeRefused("its id or signature is no text")
+    return notice_id, int(written), signatures
 
 
 def _signature(key: bytes, notice_id: str, timestamp: int, body: bytes) -> str:

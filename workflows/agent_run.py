@@ -27,21 +27,23 @@ from turnkeeper.contract import (
     RunResult,
     SealInput,
     SealOutput,
-    Usage,
 )
 from turnkeeper.entries import arguments_digest, message
 from turnkeeper.inbox import message_id
 from turnkeeper.outcomes import OUTCOMES
 from turnkeeper.parse import Decision, Parsed, parse
+from turnkeeper.prices import Allowance, priced
 from turnkeeper.spec import ToolSpec
 from turnkeeper.state import EMPTY_REPLY, MAX_CONTINUED, MAX_DISCARDED, Call, Phase, RunState
 from turnkeeper.text import clip, one_line
+from turnkeeper.usage import Usage
 from workflows import boundary, cockpit, failures, options
 from workflows.approving import AsksPeople
 from workflows.beginning import Forks
 from workflows.hold import Holds
 from workflows.messages import Messages
 from workflows.notices import Notices
+from workflows.outage import OutlastsOutages
 from workflows.pace import Pace
 from workflows.room import MakesRoom
 from workflows.talk import Talks
@@ -58,7 +60,7 @@ FULL_EVENTS, FULL_BYTES = 20_000, 20_000_000
 
 # Dynamic, so that every start reaches our own validation instead of the converter's.
 @workflow.defn(dynamic=True)
-class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
+class AgentRun(Notices, Forks, Holds, OutlastsOutages, Talks, MakesRoom, AsksPeople, Messages):
     """The workflow `AgentRun`."""
 
     @workflow.init
@@ -118,6 +120,8 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
             self._end_interrupted()
         elif state.phase == Phase.GENERATE and (state.control.pause or state.control.held):
             await self._hold()
+        elif state.phase == Phase.GENERATE and state.outage.until:
+            await self._await_provider()
         elif state.phase == Phase.GENERATE:
             await self._generate()
         elif state.phase == Phase.PARSE:
@@ -144,6 +148,9 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
         if state.hears and state.inbox.interrupts:
             # It came meanwhile: it is taken, too, before anything is asked.
             return
+        allowance = state.allowance()
+        if self._is_spent(allowance):
+            return
         self.turns_here += 1
         asked = GenerateInput(
             turn=state.turn,
@@ -155,10 +162,26 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
             drop_thinking=True if state.drop_thinking else None,
             seconds_left=max(0.0, state.deadline - workflow.time()),
             tenant=state.tenant,
+            allowance=allowance,
         )
         cockpit.show(state)
         with self._turn_group():
             await self._alone(self._ask(asked), hears=state.hears)
+
+    def _is_spent(self, allowance: Allowance | None) -> bool:
+        """Whether limits on tokens or cost leave too little for another reply."""
+        state = self.state
+        reached = state.spent(allowance)
+        if reached is None:
+            return False
+        # Runs of before were told by what they had used alone. Asked for last: it leaves an event.
+        if reached[0] == "token_limit" and not workflow.patched("admission"):
+            return False
+        if state.limits.on_limit == "answer":
+            state.ask_last_answer(*reached)
+        else:
+            state.end(*reached)
+        return True
 
     def _take_messages(self) -> None:
         for entry in self.state.take_messages():
@@ -177,7 +200,8 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
         except ActivityError as error:
             if failures.is_cancelled(error):
                 # Its count never comes: charge what it may have cost.
-                state.usage = state.usage.plus(Usage(estimated_tokens=asked.max_tokens))
+                lost = Usage(estimated_tokens=asked.max_tokens)
+                state.usage = state.usage.plus(priced(lost, state.pinned.model.prices))
                 return
             if failures.is_switched_off(error):
                 await self._until_switched_on(error)
@@ -188,6 +212,8 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
             state.usage = state.usage.plus(failures.lost_usage(error))
             if failures.is_overflow(error) and state.shortens is not None:
                 state.context.overflow = failures.end_of(error, "").reason
+                return
+            if self._parks(error):
                 return
             if state.closing:
                 # The limit was reached all the same.
@@ -203,19 +229,21 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
         state = self.state
         assert state.reply is not None
         limit, ceiling = state.output_limit, state.pinned.model.ceiling
-        can_grow = limit < ceiling and state.discarded < MAX_DISCARDED
+        cut_by = state.reply.cut_by
+        can_grow = limit < ceiling and state.discarded < MAX_DISCARDED and cut_by is None
         parsed = parse(state.reply, can_grow=can_grow and not state.closing)
         state.text = clip(parsed.text, boundary.ANSWER_BYTES) if parsed.text else state.text
         state.note(parsed)
         if state.closing:
             state.keep_reply()
-            state.end(state.closing, state.reason)
+            state.end(state.closing, state.typed.why(state.reason))
         elif parsed.decision == Decision.CALLS:
             state.keep_reply()
             state.propose(parsed.calls)
         elif parsed.decision == Decision.ANSWER:
             state.keep_reply()
-            state.answered(workflow.time)
+            if not state.correct():
+                state.answered(workflow.time)
         elif parsed.decision == Decision.CONTINUE and state.continued < MAX_CONTINUED:
             state.keep_reply()
             state.continued += 1
@@ -223,6 +251,8 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
         elif parsed.decision == Decision.GROW:
             state.discard_reply()
             state.max_tokens = min(limit * 4, ceiling)
+        elif parsed.decision == Decision.TRUNCATED and cut_by is not None:
+            state.end(cut_by, "the last reply was cut off where the limit allowed no more")
         else:
             self._without_a_reply(parsed)
 
@@ -259,6 +289,8 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
                 await self._end_calls()
                 if state.outcome is not None:
                     await self._drain()
+            if self._ends_with_calls_open():
+                await self._drain()
             for call in state.startable():
                 self._start(call)
             self._set_alarm()
@@ -275,6 +307,13 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
             if self._interrupted() or state.outcome is not None:
                 await self._drain()
         state.phase = Phase.RESUME
+
+    def _ends_with_calls_open(self) -> bool:
+        """Whether what was just heard ends the run: then nothing more begins."""
+        state = self.state
+        ends = state.outcome is not None and any(c.status != "done" for c in state.calls)
+        # Asked for last: it leaves an event in the history.
+        return ends and workflow.patched("ends-before-calls-begin")
 
     def _start(self, call: Call) -> None:
         tool = self.state.tool(call)
@@ -385,6 +424,7 @@ class AgentRun(Notices, Forks, Holds, Talks, MakesRoom, AsksPeople, Messages):
             state.next_turn()
         elif state.limits.on_limit == "answer":
             state.ask_last_answer(*reached)
+            state.next_turn()
         else:
             state.end(*reached)
 

@@ -15,8 +15,10 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from turnkeeper.approvals import shortened
 from turnkeeper.contract import (
     WORKFLOW,
+    Checked,
     RunRequest,
     RunResult,
     read_public,
@@ -25,11 +27,16 @@ from turnkeeper.entries import message, strict_json
 from turnkeeper.errors import AdmissionError
 from turnkeeper.inbox import Inbox
 from turnkeeper.state import RunState, key_base
-from turnkeeper.text import clip, one_line
+from turnkeeper.text import clip, one_line, utf8_size
 
 ANSWER_BYTES = 64_000
+HEAD_BYTES = 2_000
+"""Of an answer beside a long output."""
 RESULT_APPROVALS = 20
 """The last ones: the result of a run is read by services, which keep it."""
+
+_LATER_LIMITS = ("cost_usd", "pause_at")
+"""Limits that came after runs were started."""
 
 _Body = TypeVar("_Body", bound=BaseModel)
 
@@ -81,9 +88,15 @@ def _request(args: Sequence[RawValue]) -> RunRequest:
     if encoding != "json/plain":
         raise Refused(f"start with one JSON object (encoding json/plain, not {encoding[:50]!r})")
     try:
-        return read_public(RunRequest, strict_json(payload.data))
+        request = read_public(RunRequest, strict_json(payload.data))
     except (AdmissionError, ValueError) as error:
         raise Refused(one_line(str(error), 1_000)) from None
+    for name in _LATER_LIMITS:
+        # A start that an earlier release refused is refused in a replay. Asked for last: it leaves
+        # an event in the history.
+        if name in request.limits and not workflow.patched("limits-on-cost"):
+            raise Refused(f"limits: {name} is not supported yet; remove it")
+    return request
 
 
 def body(model: type[_Body], args: Sequence[Any]) -> _Body:
@@ -111,10 +124,14 @@ def refusal(reason: str) -> ApplicationError:
 def result_of(state: RunState) -> RunResult:
     """What the caller gets."""
     answer = state.text if state.outcome != "invalid_request" else ""
+    output, checked = state.typed.value, state.typed.checked or Checked()
+    # The output says the same again: both together stay within the bound.
+    room = max(ANSWER_BYTES - utf8_size(output or ""), HEAD_BYTES)
     return RunResult(
         outcome=state.outcome or "",
-        answer=clip(answer, ANSWER_BYTES) if answer else None,
-        reason=state.reason,
+        answer=clip(answer, room) if answer else None,
+        answer_artifact=checked.answer_artifact,
+        reason=state.reason or checked.not_stored,
         agent=state.request.agent,
         model=state.spec.model.name if state.spec else "",
         turns=state.turn if state.spec else 0,
@@ -127,9 +144,8 @@ def result_of(state: RunState) -> RunResult:
         unread=len(state.inbox.unread(state.pending)),
         epochs=state.context.number + 1,
         unknown=state.unknown,
-        approvals=[
-            a.model_copy(update={"arguments": one_line(a.arguments, 200)})
-            for a in state.approvals.asked[-RESULT_APPROVALS:]
-        ],
+        approvals=[shortened(a, 200) for a in state.approvals.asked[-RESULT_APPROVALS:]],
         limits=state.limits if state.control.raised else None,
+        output=None if output is None else strict_json(output),
+        output_artifact=checked.artifact,
     )

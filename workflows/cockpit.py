@@ -18,6 +18,7 @@ _KEYWORDS = {
     name: SearchAttributeKey.for_keyword(f"Turnkeeper{name}")
     for name in ("Agent", "Status", "Outcome", "Model", "Tenant", "Unknown")
 }
+_COST = SearchAttributeKey.for_float("TurnkeeperCostUsd")
 _INTS = {name: SearchAttributeKey.for_int(f"Turnkeeper{name}") for name in ("Turns", "Tokens")}
 
 
@@ -36,7 +37,7 @@ def publish_end(state: RunState) -> None:
     """Once per run: how it ended."""
     outcome = state.outcome or ""
     counts = {"Turns": state.turn, "Tokens": state.usage.total}
-    _upsert(state, {"Status": "ended", "Outcome": outcome}, counts)
+    _upsert(state, {"Status": "ended", "Outcome": outcome}, counts, state.usage.cost_usd)
     told = {"outcome": outcome, "answer": one_line(state.text, 200)}
     workflow.upsert_memo(told | ({"paused": None} if state.control.held else {}))
     show(state)
@@ -68,6 +69,22 @@ def publish_hold(state: RunState) -> None:
     """When the run begins to wait for a person to resume it, and when it goes on."""
     _upsert(state, {"Status": _status(state)}, {})
     workflow.upsert_memo(_hold_memo(state) or {"paused": None})
+
+
+def publish_outage(state: RunState) -> None:
+    """When the run begins to wait for its provider, and when it asks again."""
+    _upsert(state, {"Status": _status(state)}, {})
+    workflow.upsert_memo(_outage_memo(state) or {"parked": None})
+    show(state)
+
+
+def publish_switched_off(state: RunState) -> None:
+    """When the run begins to wait for its agent or tenant to be on again, and when it goes on."""
+    off = state.switched_off
+    _upsert(state, {"Status": _status(state)}, {})
+    told = {"switched_off": {"awaits": off} if off else None}
+    workflow.upsert_memo(told | _used(state))
+    show(state)
 
 
 def publish_waiting(state: RunState) -> None:
@@ -108,6 +125,11 @@ def _hold_memo(state: RunState) -> dict[str, Any]:
     return {"paused": held.model_dump(mode="json")} | _used(state) if held else {}
 
 
+def _outage_memo(state: RunState) -> dict[str, Any]:
+    outage = state.outage
+    return {"parked": outage.model_dump(mode="json")} | _used(state) if outage.until else {}
+
+
 def _used(state: RunState) -> dict[str, Any]:
     """For the lists that show a run which waits; it grows again when the run goes on."""
     return {"turns": state.turn, "tokens": state.usage.total}
@@ -118,7 +140,7 @@ def _waiting_memo(state: RunState) -> dict[str, Any]:
 
 
 def _status(state: RunState) -> str:
-    return "waiting" if state.waits else "running"
+    return "waiting" if state.waits or state.switched_off else "running"
 
 
 def show(state: RunState) -> None:
@@ -126,7 +148,9 @@ def show(state: RunState) -> None:
     workflow.set_current_details(run_card(state, workflow.info().workflow_id))
 
 
-def _upsert(state: RunState, keywords: dict[str, str], ints: dict[str, int]) -> None:
+def _upsert(
+    state: RunState, keywords: dict[str, str], ints: dict[str, int], cost: float | None = None
+) -> None:
     # Only those that the namespace has: an unknown one fails the workflow task for ever.
     updates: list[SearchAttributeUpdate[Any]] = [
         _KEYWORDS[name].value_set(one_line(value, 200))
@@ -138,5 +162,7 @@ def _upsert(state: RunState, keywords: dict[str, str], ints: dict[str, int]) -> 
         for name, value in ints.items()
         if _INTS[name].name in state.attributes
     ]
+    if cost is not None and _COST.name in state.attributes:
+        updates.append(_COST.value_set(cost))
     if updates:
         workflow.upsert_search_attributes(updates)

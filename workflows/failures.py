@@ -18,14 +18,15 @@ from temporalio.exceptions import (
 from turnkeeper.contract import (
     NOT_HERE,
     NOTHING_HAPPENED,
+    PROVIDER_ERROR,
     STORE_UNAVAILABLE,
     SWITCHED_OFF,
     THINKING_MISMATCH,
-    Usage,
 )
 from turnkeeper.metrics import ATTEMPTS_TIMED_OUT
 from turnkeeper.outcomes import OUTCOMES
 from turnkeeper.spec import ToolSpec
+from turnkeeper.usage import Usage
 
 
 class End(NamedTuple):
@@ -55,6 +56,11 @@ def needs_other_thinking(error: ActivityError) -> bool:
 def is_overflow(error: ActivityError) -> bool:
     """Whether the provider says that the request does not fit into the model's window."""
     return isinstance(error.cause, ApplicationError) and error.cause.type == "context_overflow"
+
+
+def is_outage(error: ActivityError) -> bool:
+    """Whether the provider did not answer, or not now, in all attempts of a generation."""
+    return isinstance(error.cause, ApplicationError) and error.cause.type == PROVIDER_ERROR
 
 
 def is_in_doubt(error: ActivityError) -> bool:
@@ -119,8 +125,10 @@ def lost_usage(error: ActivityError) -> Usage:
     """What the attempts of a failed generation may have cost."""
     cause = error.cause
     details = cause.details if isinstance(cause, ApplicationError) else ()
-    lost = details[0].get("lost_tokens", 0) if details and isinstance(details[0], dict) else 0
-    return Usage(estimated_tokens=int(lost))
+    told = details[0] if details and isinstance(details[0], dict) else {}
+    if "lost" in told:
+        return Usage.model_validate(told["lost"])
+    return Usage(estimated_tokens=int(told.get("lost_tokens", 0)))
 
 
 def _tell_timeout(cause: TemporalTimeout, tool: ToolSpec) -> None:

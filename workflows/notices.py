@@ -17,7 +17,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ChildWorkflowError, WorkflowAlreadyStartedError
 
 from turnkeeper import contract
-from turnkeeper.entries import digest_of
+from turnkeeper.entries import arguments_digest, digest_of
 from turnkeeper.notices import (
     MAX_CALLS,
     RUN_FAILED,
@@ -53,14 +53,23 @@ class Notices:
         outcome: str | None = None,
         reason: str | None = None,
         calls: Sequence[NoticedCall] = (),
+        about: str | None = None,
     ) -> None:
-        """Tell that this has begun; call it once each time, not while it lasts."""
+        """Tell that this has begun; call it once each time, not while it lasts.
+
+        `about` is a digest of the content, so that after a reset the same is told under the same
+        id; without it, what is told after a reset is never the same.
+        """
         state, info = self.state, workflow.info()
         if not state.notifies:
             return
         state.notices += 1
         # Stable over resets and continue-as-new, like the keys of calls.
         place = [info.workflow_id, info.first_execution_run_id, event, state.notices]
+        if workflow.patched("notices-by-content"):
+            # After a reset the run may come to something else at the same place. The seed of what
+            # is drawn differs then; in a replay it does not.
+            place.append(about or str(workflow.uuid4()))
         notice = Notice(
             id=digest_of(place),
             event=event,
@@ -79,14 +88,15 @@ class Notices:
 
     def _note_unknown(self, call: Call, what: str) -> None:
         """A call may or may not have taken effect; perhaps the run waits until a person knows."""
-        self.note(RUN_UNKNOWN, calls=[noticed(self.state.turn, call, what)])
+        told = [noticed(self.state.turn, call, what)]
+        self.note(RUN_UNKNOWN, calls=told, about=_about(call))
         if call.status == "waiting":
             self._note_waiting(call, person_awaited([call]), what)
 
     def _note_waiting(self, call: Call, waiting_for: str, what: str = "") -> None:
         """A call waits for a person."""
         told = [noticed(self.state.turn, call, what)]
-        self.note(RUN_WAITING, waiting_for=waiting_for, calls=told)
+        self.note(RUN_WAITING, waiting_for=waiting_for, calls=told, about=_about(call))
 
     def _note_end(self) -> None:
         outcome = self.state.outcome
@@ -118,6 +128,12 @@ def noticed(turn: int, call: Call, what: str = "") -> NoticedCall:
         arguments=arguments_line(call.arguments, 200),
         what=one_line(what, 300),
     )
+
+
+def _about(call: Call) -> str:
+    # Not of words that this code writes: in another release they differ, and the ids of child
+    # workflows have to be the same in a replay.
+    return digest_of([call.key, arguments_digest(call.tool, call.arguments), call.approval])
 
 
 async def _begin(notice: Notice) -> None:

@@ -19,6 +19,8 @@ NOT_HERE_ATTEMPTS = 20
 PROBE_ATTEMPTS = 4
 """Attempts that only probe: three in vain, and the one after the last failure."""
 
+_GENERATE_ATTEMPTS = 8
+
 # A result over the server's limit is a *retryable* failure by default: the effect would be
 # repeated with every attempt.
 _TOO_LARGE = "PayloadsTooLarge"
@@ -109,7 +111,7 @@ def generate(state: RunState, max_tokens: int) -> dict[str, Any]:
         "heartbeat_timeout": timedelta(seconds=state.heartbeat_seconds),
         "retry_policy": RetryPolicy(
             maximum_interval=timedelta(seconds=60),
-            maximum_attempts=8,
+            maximum_attempts=_GENERATE_ATTEMPTS,
             non_retryable_error_types=[_TOO_LARGE],
         ),
         # The reply of a cancelled generation is not waited for.
@@ -157,5 +159,19 @@ def execute(state: RunState, call: Call, tool: ToolSpec) -> dict[str, Any]:
             non_retryable_error_types=final,
         ),
         "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-        "summary": call_summary(state.turn, call.arguments, key=call.key if tool.mutates else None),
+        "summary": call_summary(
+            state.turn,
+            call.arguments,
+            key=call.key if tool.mutates else None,
+            question=_question(state, call),
+        ),
     }
+
+
+def _question(state: RunState, call: Call) -> str:
+    """What a call says of itself that nobody has allowed yet: done, it looks like one that was
+    made."""
+    level = state.must_ask(call)
+    if level == "never" or call.granted is not None or call.tool in state.approvals.trusted:
+        return ""
+    return "is it allowed?" if level == "always" or call.asks_only else "is it allowed? if so, run"

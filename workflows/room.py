@@ -13,14 +13,10 @@ from temporalio.exceptions import ActivityError
 
 from turnkeeper import contract
 from turnkeeper.context import MAX_IN_VAIN, Room
-from turnkeeper.contract import (
-    ShortenInput,
-    ShortenOutput,
-    SummariseInput,
-    SummariseOutput,
-    Usage,
-)
+from turnkeeper.contract import ShortenInput, ShortenOutput, SummariseInput, SummariseOutput
+from turnkeeper.prices import priced
 from turnkeeper.state import RunState
+from turnkeeper.usage import Usage
 from workflows import cockpit, failures, options
 from workflows.switched_off import StandsStill
 
@@ -112,7 +108,8 @@ class MakesRoom(StandsStill):
         except ActivityError as error:
             if failures.is_cancelled(error):
                 # Its count never comes: charge what it may have cost.
-                lost = Usage(estimated_tokens=policy.checkpoint_tokens)
+                asks = policy.summariser or state.pinned.model
+                lost = priced(Usage(estimated_tokens=policy.checkpoint_tokens), asks.prices)
             elif failures.is_switched_off(error):
                 await self._until_switched_on(error)
                 return

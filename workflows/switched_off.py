@@ -26,6 +26,10 @@ class StandsStill:
         state.usage = state.usage.plus(failures.lost_usage(error))
         state.switched_off = failures.end_of(error, "").reason
         cockpit.show(state)
+        # Runs that were switched off before this was published have no such commands.
+        published = workflow.patched("switched-off-published")
+        if published:
+            cockpit.publish_switched_off(state)
         try:
             await workflow.execute_activity(
                 contract.SWITCHED_ON,
@@ -37,3 +41,5 @@ class StandsStill:
             pass
         finally:
             self.state.switched_off = ""
+        if published:
+            cockpit.publish_switched_off(state)

@@ -1,4 +1,4 @@
-"""The workflow that keeps what is switched off, one for each task queue.
+"""The workflow that keeps what is switched off: one for the namespace, one for a task queue.
 
 Its memo is the list: whoever wants to know reads it with one `describe`, also while no worker is
 up. It is started by the first change (`turnkeeper/switchboard.py`) and never ends.

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from turnkeeper.entries import Entry
 from turnkeeper.spec import AgentSpec, ModelSpec
+from turnkeeper.usage import Usage
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,17 @@ class Progress:
     received_bytes: int = 0
     sent_bytes: int = 0
     first_token_ms: int | None = None
+    counted: Usage = field(default_factory=Usage)
+    """What the provider has said so far that it costs."""
+    said_bytes: int = 0
+    """Of the reply's own text, thinking and arguments."""
+
+    def spent(self) -> Usage:
+        """What is paid for, if this is all that comes: four bytes are about a token."""
+        said = max(self.counted.output_tokens, self.said_bytes // 4)
+        if not self.counted.all_input:
+            return Usage(estimated_input_tokens=self.sent_bytes // 4, estimated_tokens=said)
+        return self.counted.model_copy(update={"output_tokens": 0, "estimated_tokens": said})
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,12 @@ from activities.providers.defects import (
     usable_arguments,
 )
 from activities.providers.wire_json import read_json
-from turnkeeper.contract import Usage
 from turnkeeper.entries import Entry, admit
 from turnkeeper.errors import AdmissionError
 from turnkeeper.replies import THINKING
 from turnkeeper.spec import MAX_ARGUMENTS_BYTES, MAX_REPLY_ARGUMENTS_BYTES
 from turnkeeper.text import is_well_formed, one_line, utf8_size
+from turnkeeper.usage import Usage
 
 MAX_REPLY_BYTES: Final = 900_000
 """A reply as JSON: less than an entry, since other fields travel with it."""
@@ -116,7 +116,7 @@ def admit_reply(reply: ProviderReply, *, turn: int, known_ids: Collection[str]) 
         stop_details=_details(reply.message.get("stop_details")),
         message_id=_short(reply.message.get("id")),
         model=_short(reply.message.get("model")),
-        usage=_usage(reply.message.get("usage")),
+        usage=usage_of(reply.message.get("usage")),
         refused_calls=mending.refused,
         mended=mending.told(),
         cache_miss=_cache_miss(reply.message.get("diagnostics")),
@@ -301,7 +301,7 @@ def _cache_miss(diagnostics: Any) -> CacheMiss | None:
     return CacheMiss(reason, _count(why.get("cache_missed_input_tokens")))
 
 
-def _usage(value: Any) -> Usage:
+def usage_of(value: Any) -> Usage:
     """The counts of a reply.
 
     The API reports what an in-band compaction cost in `iterations` alone; those of all other

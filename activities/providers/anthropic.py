@@ -25,6 +25,7 @@ import structlog
 
 from activities.aside import aside
 from activities.providers import ModelRequest, Progress, ProviderError, ProviderReply
+from activities.providers.admission import usage_of
 from activities.providers.anthropic_body import encoded
 from activities.providers.anthropic_errors import MAX_BODY_BYTES, AnthropicErrors
 from activities.providers.anthropic_request import IMAGES, build_request, request_betas
@@ -184,6 +185,9 @@ class AnthropicProvider:
             async for chunk in chunks:
                 for name, data in reader.feed(chunk):
                     assembly.take(name, data)
+                    progress.said_bytes = assembly.said_bytes
+                    if not progress.counted.all_input and assembly.usage:
+                        progress.counted = usage_of(assembly.usage)
                     if progress.first_token_ms is None and assembly.begun:
                         progress.first_token_ms = round((time.monotonic() - started) * 1000)
                     if assembly.complete:

@@ -14,9 +14,10 @@ from typing import Any, Final
 from activities.providers import ImageBounds, ModelRequest, ProviderError
 from activities.providers.anthropic_body import Base64
 from activities.providers.anthropic_cache import place_marks
+from activities.providers.anthropic_output import enforceable
 from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
-from turnkeeper.spec import ModelSpec, ToolSpec
+from turnkeeper.spec import AgentSpec, ModelSpec, ToolSpec
 
 DIALECT: Final = "anthropic-messages"
 IMAGES: Final = ImageBounds(number=100, bytes=22_000_000)
@@ -34,8 +35,8 @@ def build_request(request: ModelRequest) -> dict[str, Any]:
 
     `spec.model.options` are merged in as they are; `betas` among them goes into a header instead
     (`request_betas`), and a field set to None is left out. For gateways that refuse them,
-    `{"cache_control": None}` takes away all cache marks, and `{"diagnostics": None}` the question
-    why the cache missed.
+    `{"cache_control": None}` takes away all cache marks, `{"diagnostics": None}` the question why
+    the cache missed, and `{"output_config": None}` the form of a typed answer.
 
     Raises:
         ProviderError: `stop`, for options that set a field of ours, for replies of another dialect,
@@ -58,6 +59,8 @@ def build_request(request: ModelRequest) -> dict[str, Any]:
     # Also without an id: the API remembers only requests that have this field, for the next one.
     body["diagnostics"] = {"previous_message_id": request.previous_message_id}
     body.update(options)
+    if form := _form(spec, options):
+        body["output_config"] = {**body.get("output_config", {}), "format": form}
     if request.answer_only and spec.tools:
         # The tools stay: a changed prefix would cost the cache, and thinking is bound to it.
         body["tool_choice"] = {"type": "none"}
@@ -91,6 +94,15 @@ def _cache_control(model: ModelSpec) -> dict[str, Any] | None:
         return given if isinstance(given, dict) else None
     # Five minutes are the default, and not every gateway knows the field.
     return {"type": "ephemeral", **({"ttl": "1h"} if model.cache_ttl == "1h" else {})}
+
+
+def _form(spec: AgentSpec, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The form of a typed answer; None if the API cannot enforce it, or the options have a say."""
+    config = options.get("output_config", {})
+    if spec.output is None or not isinstance(config, dict) or "format" in config:
+        return None
+    schema = enforceable(spec.output.json_schema)
+    return {"type": "json_schema", "schema": schema} if schema else None
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:

@@ -96,6 +96,7 @@ class ReplyAssembly:
 
     def __init__(self, report: Callable[[Any], ProviderError]) -> None:
         self.complete = False
+        self.said_bytes = 0
         self._report = report
         self._message: dict[str, Any] | None = None
         self._blocks: list[_Block] = []
@@ -113,6 +114,11 @@ class ReplyAssembly:
     def begun(self) -> bool:
         """Whether the model has said something."""
         return bool(self._blocks)
+
+    @property
+    def usage(self) -> Any:
+        """What the provider has counted so far, as it says it."""
+        return self._message.get("usage") if self._message else None
 
     def take(self, name: str, data: str) -> None:
         """Add one event; unknown ones are ignored.
@@ -184,10 +190,10 @@ class ReplyAssembly:
         if type_ in _APPENDED:
             name = _APPENDED[type_]
             parts = block.appended.setdefault(name, [_text(block.value.get(name) or "")])
-            parts.append(_text(delta.get(name)))
+            parts.append(self._said(delta.get(name)))
         elif type_ == "input_json_delta":
             block.raw_input = block.raw_input or []
-            block.raw_input.append(_text(delta.get("partial_json")))
+            block.raw_input.append(self._said(delta.get("partial_json")))
         elif type_ == "citations_delta":
             if not isinstance(block.value.get("citations"), list):
                 block.value["citations"] = []
@@ -196,6 +202,11 @@ class ReplyAssembly:
             block.value.update((k, v) for k, v in delta.items() if k != "type")
         else:
             raise unusable_stream("unknown_delta", f"unknown delta type {type_[:100]!r}")
+
+    def _said(self, value: Any) -> str:
+        text = _text(value)
+        self.said_bytes += len(text)
+        return text
 
     def _stop_block(self, event: dict[str, Any]) -> None:
         self._block(event).close()

@@ -1,14 +1,6 @@
 """A support agent that refunds orders: one tool for each promise that a tool can make.
 
-    python -m examples.refunds.services      # order database, mail server and carrier, on loopback
-    python starter.py dev --agents examples.refunds --script examples.refunds.script:script
-
-and then, from another terminal:
-
-    python starter.py run --agent refunds "Refund order 1007, it arrived broken."
-
-(`python` is `.venv/bin/python`; with ANTHROPIC_API_KEY leave `--script` out.) Orders, mails and
-bookings are kept in `.turnkeeper/refunds`; without that folder the services begin anew.
+README.md says how to start it, and which order waits for a person.
 
 agent.py            the agent: model, instructions, tools, limits
 tools.py            `find_order`, `issue_refund`, `send_email` and `book_pickup`, as the model sees

@@ -26,7 +26,6 @@ from activities.providers.anthropic import AnthropicProvider
 from activities.providers.anthropic_stream import MAX_BLOCKS
 from activities.providers.defects import FIELD_DEPTH, Defect
 from activities.providers.wire_json import read_json
-from turnkeeper.contract import Usage
 from turnkeeper.entries import admit, message, result, verify
 from turnkeeper.spec import (
     MAX_ARGUMENTS_BYTES,
@@ -45,6 +44,7 @@ from turnkeeper.testing.provider import (
     text,
     thinking,
 )
+from turnkeeper.usage import Usage
 
 LONE = "\ud800"
 NO_ARGUMENTS: dict[str, Any] = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from temporalio.api.operatorservice.v1 import ListSearchAttributesResponse
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
@@ -92,16 +93,19 @@ async def test_search_attributes_are_asked_for_once_a_minute(
 
 
 async def test_an_agent_is_looked_for_some_seconds(made: load_agent.LoadAgent) -> None:
-    """A rolling deploy takes its time; then the name is wrong."""
+    """A rolling deploy takes its time; then the name is wrong, which is one warning."""
     waited, attempt, final = 0.0, 0, False
-    while not final:
-        attempt += 1
-        with pytest.raises(ApplicationError, match="Did you mean tester") as raised:
-            await loaded(made, attempt, agent="testre")
-        final = raised.value.non_retryable
-        assert raised.value.next_retry_delay is not None
-        waited += 0 if final else raised.value.next_retry_delay.total_seconds()
+    with capture_logs() as logs:
+        while not final:
+            attempt += 1
+            with pytest.raises(ApplicationError, match="Did you mean tester") as raised:
+                await loaded(made, attempt, agent="testre")
+            final = raised.value.non_retryable
+            assert raised.value.next_retry_delay is not None
+            waited += 0 if final else raised.value.next_retry_delay.total_seconds()
     assert (attempt, round(waited)) == (6, 8)
+    assert [line["log_level"] for line in logs] == ["debug"] * 5 + ["warning"]
+    assert (logs[-1]["agent"], logs[-1]["served"]) == ("testre", "tester")
 
 
 async def test_a_store_that_is_down_is_waited_for(

@@ -53,7 +53,7 @@ def test_a_long_text_keeps_its_head_and_its_tail(told: Told) -> None:
         (ApplicationError("Tool t was interrupted", type="tool_failed"), 1),
         (ApplicationError("again", type="RetryTool"), 0),
         (ApplicationError("Tool t failed", type="RetryTool", non_retryable=True), 1),
-        (ApplicationError("nobody", type="unknown_agent"), 1),
+        (ApplicationError("nobody", type="unknown_agent"), 0),
         (ValueError("a bug"), 1),
     ],
 )
@@ -66,6 +66,37 @@ def test_a_failure_is_told_once(told: Told, error: Exception, lines: int) -> Non
             "Completing activity as failed", exc_info=True
         )
     assert len(told()) == lines
+
+
+@pytest.mark.parametrize(("level", "whole"), [("info", False), ("debug", True)])
+def test_a_failure_that_was_meant_is_told_without_a_traceback(
+    told: Told, level: str, whole: bool
+) -> None:
+    """It would only show where we raise it. At `debug` there is all that the SDK says."""
+    logging.getLogger().setLevel(level.upper())
+    for kind in ("tool_failed", "provider_error"):
+        try:
+            raise ApplicationError("cut off", type=kind)
+        except ApplicationError:
+            logging.getLogger("temporalio.activity").warning(
+                "Completing activity as failed", exc_info=True
+            )
+    lines = told()
+    assert ["Traceback" in str(line.get("exception")) for line in lines] == [whole] * len(lines)
+    assert len(lines) == (2 if whole else 1)
+    assert "tool_failed: cut off" in str(lines[0])
+
+
+def test_a_bug_is_told_with_its_traceback(told: Told) -> None:
+    """What no activity of ours raised to be told."""
+    try:
+        raise ValueError("a bug")
+    except ValueError:
+        logging.getLogger("temporalio.activity").warning(
+            "Completing activity as failed", exc_info=True
+        )
+    (line,) = told()
+    assert "Traceback" in str(line["exception"])
 
 
 def test_a_field_with_fields_of_its_own_is_json(told: Told) -> None:

@@ -32,6 +32,10 @@ AGENT = (
             r"shop\.py:3: Limits: max_turns is not a limit; known: turn",
         ),
         (
+            'from turnkeeper import tool\n@tool(effect="x")\ndef f(): ...',
+            r"^cannot import 'shop': [^:]*shop\.py:2: tool 'f': effect 'x' is none of ",
+        ),
+        (
             AGENT + 'Agent(name="b ", model="m", instructions="")',
             r"shop\.py:3: agent name 'b ': use 1 to 64",
         ),

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from activities import results
 from activities.results import Parts
-from turnkeeper import Media
+from turnkeeper import Media, returned
 
 LIMIT = 1_000
 
@@ -28,8 +28,10 @@ def test_what_no_store_keeps_is_refused_with_its_size(
     monkeypatch: pytest.MonkeyPatch, value: Any
 ) -> None:
     """The tool has run to its end: the model is told how much it returned, not an error of ours."""
-    monkeypatch.setattr(results, "MAX_ARTIFACT_BYTES", LIMIT)
-    with pytest.raises(results.Unreadable, match=r"^[\d,]+ .*, more than the 1,000 that are kept$"):
+    monkeypatch.setattr(returned, "MAX_ARTIFACT_BYTES", LIMIT)
+    with pytest.raises(
+        returned.Unreadable, match=r"^[\d,]+ .*, more than the 1,000 that are kept$"
+    ):
         results.content_of(value)
 
 
@@ -65,7 +67,7 @@ def test_halves_of_characters_are_replaced(value: Any, text: str) -> None:
 
 def test_what_json_cannot_say_stays_unreadable() -> None:
     """Also beside text that is mended."""
-    with pytest.raises(results.Unreadable, match="a dict"):
+    with pytest.raises(returned.Unreadable, match="a dict"):
         results.content_of({"a": object(), "b": "\ud83d"})
 
 
@@ -98,9 +100,9 @@ def test_media_are_what_their_author_says() -> None:
 
 def test_media_are_refused_before_they_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of a result together, as no store keeps more in one object."""
-    monkeypatch.setattr(results, "MAX_ARTIFACT_BYTES", LIMIT)
+    monkeypatch.setattr(returned, "MAX_ARTIFACT_BYTES", LIMIT)
     half = Media(b"\xff" * (LIMIT // 2 + 1))
-    with pytest.raises(results.Unreadable, match="1,002 bytes, more than the 1,000 that are kept"):
+    with pytest.raises(returned.Unreadable, match="1,002 bytes, more than the 1,000 that are kept"):
         results.content_of([half, half])
 
 

@@ -22,13 +22,14 @@ import pytest
 
 from activities import runners as pool
 from activities.lease import Carrier, Lease, clock
-from activities.results import Parts, Unreadable
+from activities.results import Parts
 from activities.runner_handle import Handle
 from activities.runner_process import Lines
 from activities.runners import ProcessEnded, Runners, can_run, tool_environment
 from tests.activities import runner_tools as tools
 from tests.rig import until
 from turnkeeper import Media, RetryTool, StopRun, ToolContext, ToolFailed
+from turnkeeper.returned import Unreadable
 from turnkeeper.tools import Tool
 
 ROOT = Path(__file__).resolve().parents[2]

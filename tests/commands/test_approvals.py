@@ -94,6 +94,9 @@ async def test_what_waits_is_listed_and_decided(
             0,
             f"run {run.id} goes on: the call is run\n",
         )
+        again = await paste(allow)
+        assert again.returncode == 0
+        assert again.stdout.startswith("the call was allowed already, nothing has changed: ")
         denied = await shell.starter("deny", run.id, second.id, "--reason", "No.", "--json")
         assert json.loads(denied.stdout) == {
             "id": run.id,
@@ -104,7 +107,8 @@ async def test_what_waits_is_listed_and_decided(
         assert f"paid 300 to {allowed_to}" in (result.answer or "")
         assert (result.answer or "").count("Denied by ") == 1
         late = await shell.starter("approve", run.id, second.id)
-        assert (late.returncode, "has ended" in late.stdout) == (1, True)
+        assert (late.returncode, late.stdout) == (1, "")
+        assert late.stderr.startswith(f"starter.py: run {run.id} has ended")
         nothing = await shell.starter(*mine)
         assert (nothing.stdout, nothing.stderr) == ("", "nothing waits for a person to allow it\n")
 
@@ -114,6 +118,8 @@ async def test_what_cannot_be_decided_is_refused(rig: RigFactory, shell: Shell) 
     async with rig(SCRIPT, tools=[pay]) as r:
         run = await r.start(metadata={"tenant": "acme"})
         first, second = await asked(run, 2)
+        unasked = await shell.starter("approve", run.id, "0" * 16)
+        assert unasked.stderr.startswith(f"starter.py: approval: '{'0' * 16}' is none of this run")
         for wrong in (("approve", run.id, "0" * 16), ("deny", run.id, "x" * 5_000)):
             done = await shell.starter(*wrong)
             assert done.returncode == 2
@@ -187,7 +193,7 @@ async def test_foreign_words_stay_in_their_place(
             yield Agents()
 
     chosen = dict.fromkeys(("agent", "status", "outcome", "tenant", "unknown"))
-    options = argparse.Namespace(**chosen, where="", count=10, json=False)
+    options = argparse.Namespace(**chosen, query="", where="", count=10, json=False)
     assert await approvals.approvals(Elsewhere(root=ROOT, state=tmp_path), options) == 0
     shown, said = capsys.readouterr()
     assert not {"\x1b", "\x9b", "\u202e"} & set(shown + said)

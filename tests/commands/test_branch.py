@@ -34,22 +34,24 @@ def script(x: Exchange) -> Reply:
 
 
 async def test_a_fork_prints_the_new_runs_id(rig: RigFactory, shell: Shell) -> None:
-    """On stdout alone, so that it can be handed on; a wrong turn is a wrong request."""
+    """On stdout alone, so that it can be handed on; it is on the other run's task queue. A wrong
+    turn is a wrong request."""
     async with rig(script, tools=[pay]) as r:
         run = await r.start()
         await run.result()
-        queue = ["--task-queue", r.agents.task_queue]
         forked = await shell.starter(
-            "fork", run.id, "--turn", "1", "--edit", "Pay o-8.", "--limit", "turns=5", *queue
+            "fork", run.id, "--turn", "1", "--edit", "Pay o-8.", "--limit", "turns=5"
         )
         assert forked.returncode == 0, forked.stderr
         new = forked.stdout.strip()
         r.ids.append(new)
-        assert f"show {new} --follow" in forked.stderr
+        described = await r.client.get_workflow_handle(new).describe()
+        assert described.task_queue == r.task_queue
+        assert f"watch {new}" in forked.stderr
         result = await r.agents.result(new, timeout=60)
         assert result.answer == "paid o-8"
         assert (await r.agents.status(new)).limits.turns == 5
-        wrong = await shell.starter("fork", run.id, "--turn", "7", *queue)
+        wrong = await shell.starter("fork", run.id, "--turn", "7")
         assert wrong.returncode == 2
         assert "1 to 3 can be forked" in wrong.stderr
 

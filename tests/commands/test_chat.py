@@ -12,8 +12,8 @@ from tests.commands.test_approvals import paste
 from tests.commands.test_unknown import Shell
 from tests.rig import Rig, RigFactory, until
 from tests.talking import echo, read
-from tests.test_starter import read_until
 from tests.test_conversations_open import idle
+from tests.test_starter import read_until
 from tests.test_waiting_tools import ASKS, asks
 from turnkeeper import ask_person
 from turnkeeper.client import AgentRunHandle
@@ -49,7 +49,7 @@ async def test_a_line_is_a_message(rig: RigFactory, server: EmbeddedServer, tmp_
         await r.agents.stop(run)
         await r.agents.result(run, check=False)
         ended = await Shell(server, tmp_path).starter("chat", "tester", "--id", run, stdin="x\n")
-        assert ended.returncode == 2
+        assert ended.returncode == 1
         assert "has ended: choose another --id" in ended.stderr
 
 
@@ -64,6 +64,27 @@ async def test_a_question_is_answered_by_the_next_line(
         results = [e.value for e in (await r.transcript(run)).entries if e.kind == "result"]
         assert [v["text"] for v in results] == ["the blue one"]
         await r.agents.stop(run)
+
+
+async def test_a_question_waits_for_an_answer_or_the_end(
+    rig: RigFactory, server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """A blank line is none, nor is one that is too long, for which nobody else is blamed; the end
+    of the input leaves the run with its question."""
+    run, left = f"chat-{uuid.uuid4()}", f"chat-{uuid.uuid4()}"
+    async with rig(asks_once, tools=[ask_person]) as r:
+        r.ids.append(run)
+        lines = f"help me\n\n{'x' * 20_001}\nthe blue one\n"
+        arguments = ("chat", "tester", "--id", run, "--task-queue", r.task_queue)
+        done = await Shell(server, tmp_path).starter(*arguments, stdin=lines)
+        assert (done.returncode, done.stdout) == (0, "re: help me\n")
+        assert "a blank line is no answer" in done.stderr
+        assert "20000 characters" in done.stderr
+        assert "somebody else" not in done.stderr
+        assert await chat(r, server, tmp_path, left, "help me\n") == []
+        assert [a.question for a in (await r.agents.status(left)).awaited] == ["Which one?"]
+        await r.agents.stop(run)
+        await r.agents.stop(left)
 
 
 async def test_send_and_answer(rig: RigFactory, server: EmbeddedServer, tmp_path: Path) -> None:
@@ -106,4 +127,4 @@ async def test_send_and_answer(rig: RigFactory, server: EmbeddedServer, tmp_path
         await run.stop()
         await run.result(check=False)
         over = await shell.starter("send", run.id, "hello?")
-        assert (over.returncode, "has ended" in over.stdout) == (1, True)
+        assert (over.returncode, "has ended" in over.stderr, over.stdout) == (1, True, "")

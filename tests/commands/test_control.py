@@ -41,12 +41,17 @@ async def test_one_run_is_paused_and_resumed(rig: RigFactory, shell: Shell) -> N
         resumed = await shell.starter("resume", run.id)
         assert resumed.stdout == f"run {run.id} goes on\n"
         assert (await run.result(timeout=60)).outcome == "completed"
-        ended = await shell.starter("resume", run.id)
-        assert (ended.returncode, "has ended already" in ended.stdout) == (0, True)
+        # As asked for, or not to be had any more.
+        for verb, code in (("stop", 0), ("pause", 1), ("resume", 1)):
+            ended = await shell.starter(verb, run.id)
+            told = (ended.stdout, ended.stderr)[code]
+            assert (ended.returncode, "has ended already" in told) == (code, True)
+            assert (ended.stderr, ended.stdout)[code] == ""
 
 
 async def test_several_runs_are_paused_and_resumed_together(rig: RigFactory, shell: Shell) -> None:
-    """Chosen as for `stop`: shown first, paused with `--yes`, resumed in one go."""
+    """Chosen as for `stop`: shown first, paused with `--yes`, resumed in one go; if more are chosen
+    than `--count`, it says so and fails."""
     gate = Gate()
     async with rig(one_call, tools=[gate.tool]) as r:
         tenant = f"tenant-of-{r.agents.task_queue}"
@@ -57,8 +62,14 @@ async def test_several_runs_are_paused_and_resumed_together(rig: RigFactory, she
             return await r.agents.count_runs(f"TurnkeeperTenant = '{tenant}'") == 3
 
         await until(found)
+        some = await shell.starter("pause", *chosen, "--count", "2")
+        assert (some.returncode, len(some.stdout.splitlines())) == (1, 3)
+        assert "More runs were chosen than 2 (--count)." in some.stderr
         shown = await shell.starter("pause", *chosen)
+        assert (shown.returncode, "More runs" in shown.stderr) == (0, False)
         assert "3 open runs would be paused: the same command with --yes" in shown.stderr
+        some = await shell.starter("pause", *chosen, "--count", "2")
+        assert "2 of 3 open runs (--count) would be paused: the same" in some.stderr
         assert [(await run.status()).paused for run in runs] == [None] * 3
         paused = await shell.starter("pause", *chosen, "--yes", "--reason", "a recall", "--json")
         told = json.loads(paused.stdout)["runs"]
@@ -66,8 +77,20 @@ async def test_several_runs_are_paused_and_resumed_together(rig: RigFactory, she
         gate.go.set()
         for run in runs:
             assert (await held(r, run)).waiting_for.endswith(": a recall")
-        resumed = await shell.starter("resume", *chosen, "--status", "waiting", "--yes")
-        assert sorted(resumed.stdout.splitlines()) == sorted(f"run {x.id} goes on" for x in runs)
+        resume = ["resume", *chosen, "--status", "waiting", "--yes"]
+        some = await shell.starter(*resume, "--count", "1", "--json")
+        (first,) = json.loads(some.stdout)["runs"]
+        assert (some.returncode, json.loads(some.stdout)["left_out"]) == (1, True)
+        others = [run.id for run in runs if run.id != first["id"]]
+
+        async def rest() -> bool:
+            query = f"TurnkeeperTenant = '{tenant}' AND ExecutionStatus = 'Running'"
+            return await r.agents.count_runs(query) == len(others)
+
+        await until(rest)
+        resumed = await shell.starter(*resume)
+        assert sorted(resumed.stdout.splitlines()) == sorted(f"run {x} goes on" for x in others)
+        assert (resumed.returncode, "More runs" in resumed.stderr) == (0, False)
         for run in runs:
             assert (await run.result(timeout=60)).outcome == "completed"
 
@@ -80,7 +103,10 @@ async def test_limits_are_raised(rig: RigFactory, shell: Shell) -> None:
         async with asyncio.timeout(60):
             await gate.reached.wait()
         done = await shell.starter("raise-limits", run.id, "turns=100", "tokens=null")
-        assert (done.returncode, done.stdout) == (0, f"run {run.id} has other limits now\n")
+        assert (done.returncode, done.stdout) == (
+            0,
+            f"run {run.id} has other limits now: turns 100, tokens no limit\n",
+        )
         assert (await run.status()).limits.turns == 100
         less = await shell.starter("raise-limits", run.id, "turns=99")
         assert less.returncode == 2
@@ -90,5 +116,5 @@ async def test_limits_are_raised(rig: RigFactory, shell: Shell) -> None:
         gate.go.set()
         await run.result(timeout=60)
         late = await shell.starter("raise-limits", run.id, "turns=101")
-        assert (late.returncode, "has ended" in late.stdout) == (1, True)
+        assert (late.returncode, "has ended" in late.stderr, late.stdout) == (1, True, "")
         assert f"fork {run.id} --turn N" in late.stderr

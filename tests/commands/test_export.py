@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from temporalio.client import Client
 
 from tests.commands.test_unknown import Shell, script, send, waiting
@@ -19,8 +20,15 @@ from tests.rig import Rig, RigFactory, until
 from turnkeeper import RetryTool, ToolFailed, errors, tool
 from turnkeeper.artifacts import FolderStore
 from turnkeeper.client import AgentClient
-from turnkeeper.commands.export import _draft, _keep
-from turnkeeper.export import ExportedCall, ExportedMessage, RunExport
+from turnkeeper.commands.files import draft, keep
+from turnkeeper.export import (
+    ExportedCall,
+    ExportedEpoch,
+    ExportedGeneration,
+    ExportedMessage,
+    ExportedSummary,
+    RunExport,
+)
 from turnkeeper.spec import HistoryPolicy
 from turnkeeper.testing import call, reply, text
 from turnkeeper.testing.embedded import EmbeddedServer
@@ -98,6 +106,19 @@ async def test_everything_of_a_run(rig: RigFactory) -> None:
     assert looked.key != paid.key
     assert re.fullmatch("[0-9a-f]{32}", found.spec_digest)
     assert (found.messages, found.decisions, found.missing) == ([], {}, [])
+    assert found.limits is not None
+    assert found.limits.turns == 7
+    first, second = found.generations
+    assert [g.reply for g in found.generations] == [
+        found.entries[1].digest,
+        found.entries[4].digest,
+    ]
+    assert (first.turn, first.status, first.attempts) == (1, "ok", 1)
+    assert (first.stop_reason, second.stop_reason) == ("tool_use", "end_turn")
+    assert first.usage.plus(second.usage) == result.usage
+    assert first.ended is not None
+    assert found.started < first.scheduled < first.ended < paid.ended < second.scheduled
+    assert (found.summaries, found.epochs, found.unread) == ([], [], [])
 
 
 async def test_what_people_decided_and_sent(rig: RigFactory) -> None:
@@ -134,6 +155,7 @@ async def test_a_long_run_is_one_run(rig: RigFactory) -> None:
     assert len(found.run_ids) > 1
     assert [c.arguments for c in found.calls] == [f"number={n}" for n in range(8)]
     assert len({c.key for c in found.calls}) == 8
+    assert [g.turn for g in found.generations] == list(range(1, 10))
     assert found.entries == whole.entries
     assert found.request is not None
     assert found.request.prompt.endswith("far far ")
@@ -152,6 +174,24 @@ async def test_an_open_run_as_it_stands(rig: RigFactory) -> None:
         assert [c.status for c in found.unknown] == ["waiting"]
         await run.stop()
         await run.result(check=False, timeout=60)
+
+
+async def test_results_that_the_model_did_not_read(rig: RigFactory) -> None:
+    """Of a run that reached its limit: its last results are no entries, and are there."""
+
+    @tool(effect="read", timeout=10)
+    async def look(number: int) -> str:
+        """Look."""
+        return f"seen {number}"
+
+    async with rig([call("look", {"number": n}) for n in (1, 2)], tools=[look]) as r:
+        run = await r.start(limits={"turns": 2})
+        assert (await run.result(check=False)).outcome == "turn_limit"
+        found = await r.agents.export(run.id)
+        assert [e.value["text"] for e in found.unread] == ["seen 2"]
+        assert [e.value["text"] for e in found.entries if e.kind == "result"] == ["seen 1"]
+        page = await r.agents.page(run.id)
+    assert page.index("The model did not read it.") < page.index("seen 2")
 
 
 async def test_a_run_that_never_was_one(client: Client, rig: RigFactory) -> None:
@@ -211,11 +251,18 @@ async def test_a_transcript_that_is_lost_is_said(
 
 
 def test_every_field_is_documented() -> None:
-    """In docs/export.md, those of calls and messages too."""
+    """In docs/export.md, those of what they are made of too."""
     rows = "\n".join(line for line in PAGE.splitlines() if line.startswith("| `"))
     named = set(re.findall(r"`(\w+)`", rows))
     assert set(RunExport.model_fields) <= named
-    for model, row in ((ExportedCall, "calls"), (ExportedMessage, "messages")):
+    parts: list[tuple[type[BaseModel], str]] = [
+        (ExportedCall, "calls"),
+        (ExportedMessage, "messages"),
+        (ExportedGeneration, "generations"),
+        (ExportedSummary, "summaries"),
+        (ExportedEpoch, "epochs"),
+    ]
+    for model, row in parts:
         (line,) = [x for x in rows.splitlines() if x.startswith(f"| `{row}`")]
         assert set(model.model_fields) <= set(re.findall(r"`(\w+)`", line))
 
@@ -315,9 +362,9 @@ def test_a_draft_that_cannot_be_finished_leaves_nothing(
     monkeypatch.setattr(os, "fsync", full)
 
     def write() -> None:
-        with _draft(tmp_path) as file:
+        with draft(tmp_path) as file:
             file.write(b"{")
-            _keep(file, tmp_path / "run.json", None)
+            keep(file, tmp_path / "run.json", None)
 
     with pytest.raises(OSError, match="No space left"):
         write()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.client import Client
 
 from tests.commands.test_unknown import Shell
 from tests.rig import RigFactory, until
 from turnkeeper import tool
-from turnkeeper.client import RunSummary
+from turnkeeper.client import AgentClient, RunSummary
 from turnkeeper.commands import runs
 from turnkeeper.testing import Exchange, Reply, call, text
 from turnkeeper.testing.embedded import EmbeddedServer
@@ -52,6 +54,7 @@ async def test_foreign_cells_stay_in_their_line(capsys: pytest.CaptureFixture[st
     place: Any = Place()
     options = argparse.Namespace(
         **dict.fromkeys(("agent", "status", "outcome", "tenant", "unknown", "waiting_for")),
+        query="",
         where="",
         count=1,
         json=False,
@@ -63,11 +66,14 @@ async def test_foreign_cells_stay_in_their_line(capsys: pytest.CaptureFixture[st
     assert len(shown.splitlines()[1]) < 400
 
 
-async def test_open_runs_are_stopped_together(
-    rig: RigFactory, server: EmbeddedServer, tmp_path: Path
-) -> None:
+@pytest.fixture
+def shell(server: EmbeddedServer, tmp_path: Path) -> Shell:
+    """The command line."""
+    return Shell(server, tmp_path)
+
+
+async def test_open_runs_are_stopped_together(rig: RigFactory, shell: Shell) -> None:
     """Chosen by agent and tenant: shown first, stopped with `--yes`, and no other."""
-    shell = Shell(server, tmp_path)
     go = asyncio.Event()
 
     @tool(effect="read", timeout=60)
@@ -108,3 +114,43 @@ async def test_open_runs_are_stopped_together(
         assert (await other.status()).outcome is None
         go.set()
         assert (await other.result()).outcome == "completed"
+
+
+async def test_a_run_that_no_worker_has_taken_is_running(shell: Shell, client: Client) -> None:
+    """Until then it has not said so itself: lists, counts and bulk commands find it all the same,
+    and one that was terminated has ended."""
+    queue = f"nobody-{uuid.uuid4()}"
+    run = await AgentClient(client, task_queue=queue).start("tester", "question")
+    there = f"TaskQueue = '{queue}'"
+    await until(lambda: _found(client, there))
+    assert run.id in (await shell.starter("list", there, "--status", "running")).stdout
+    assert (await shell.starter("count", there, "--status", "running")).stdout == "1\n"
+    stopped = await shell.starter("stop", "--where", there, "--status", "running")
+    assert run.id in stopped.stdout
+    assert (await shell.starter("count", there, "--status", "ended")).stdout == "0\n"
+    await client.get_workflow_handle(run.id).terminate("test")
+    await until(lambda: _found(client, f"{there} AND ExecutionStatus = 'Terminated'"))
+    assert (await shell.starter("count", "--where", there, "--status", "running")).stdout == "0\n"
+    assert (await shell.starter("count", "--where", there, "--status", "ended")).stdout == "1\n"
+
+
+async def _found(client: Client, query: str) -> bool:
+    return await AgentClient(client).count_runs(query) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--outcome", "nosuch"], "'token_limit'"),
+        (["finance"], "a query compares something, such as"),
+        (["StartTime >"], "syntax error, in: (StartTime >)"),
+        (["--where", "Nosuch = 1", "StartTime > 'x'"], "in: (StartTime > 'x') AND (Nosuch = 1)"),
+    ],
+)
+async def test_what_is_no_choice_is_refused(shell: Shell, arguments: list[str], told: str) -> None:
+    """With what could be meant: an unknown outcome with those that there are, and a query in the
+    words in which it was given."""
+    for command in ("list", "count"):
+        refused = await shell.starter(command, *arguments)
+        assert (refused.returncode, told in refused.stderr) == (2, True), refused.stderr
+        assert "position" not in refused.stderr

@@ -365,7 +365,7 @@ async def test_run_tells_how_to_settle_and_goes_on(rig: RigFactory, shell: Shell
         answer, rest = await asyncio.to_thread(asking.communicate, timeout=30)
         assert asking.returncode == 0
         assert answer.startswith("It took effect: ")
-        assert f"-> send (call c1) took effect, says {getpass.getuser()}" in rest
+        assert f"-> send (call c1) took effect, says {getpass.getuser()} (unverified)" in rest
         later = await shell.starter("show", r.ids[-1], "--follow")
         assert "WAITING" in later.stderr
         assert "To settle" not in later.stderr

@@ -10,13 +10,10 @@ import re
 import shlex
 import uuid
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import PollWorkflowTaskQueueRequest
 from temporalio.client import Client
 
 from tests.commands.test_unknown import Shell, waiting
@@ -24,11 +21,12 @@ from tests.namespaces import bare_namespace
 from tests.rig import Rig, RigFactory, open_rig, until
 from tests.scale_runs import FaultyRun
 from tests.test_starter import ROOT, environment
-from turnkeeper import diagnosis, tool
+from turnkeeper import tool
 from turnkeeper.client import AgentClient, AgentRunHandle
 from turnkeeper.commands import why
 from turnkeeper.commands.place import Place
-from turnkeeper.diagnosis import Diagnosis, Finding
+from turnkeeper.diagnosis import Diagnosis, _untaken
+from turnkeeper.suggestion import serving
 from turnkeeper.testing import call, status, text
 from turnkeeper.testing.embedded import EmbeddedServer
 
@@ -104,6 +102,18 @@ async def test_a_reply_that_fails_and_is_tried_again(rig: RigFactory) -> None:
         assert "overloaded" in finding.what
 
 
+def test_workers_that_take_nothing_may_have_died() -> None:
+    """One that was killed is listed for a while: when it polled last tells it from a busy one."""
+    another = serving("q", "finance")
+    one = _untaken(55, {"a": 58.2}, another)
+    assert one.what == "a workflow task waits 55 s for 1 worker that polled 58 s ago"
+    assert one.mend.startswith("it is busy, hangs or has died")
+    both = _untaken(55, {"a": 58.2, "b": 3.1}, another)
+    assert both.what == "a workflow task waits 55 s for 2 workers, of which one polled 3 s ago"
+    assert both.mend.startswith("they are busy, hang or have died")
+    assert (one.commands, both.commands) == ([another], [another])
+
+
 async def test_a_person_who_is_awaited(
     rig: RigFactory, server: EmbeddedServer, tmp_path: Path
 ) -> None:
@@ -115,6 +125,7 @@ async def test_a_person_who_is_awaited(
             shown.stdout.split()
         )
         assert "To settle it, if it took effect: " in shown.stderr
+        assert re.search(r"^workers +\S.* \(polled \d+ s ago\)", shown.stdout, re.MULTILINE)
         found = await AgentClient(r.client).why(run.id)
         assert [c.call_id for c in found.waiting] == ["c1"]
 
@@ -158,33 +169,6 @@ async def test_without_a_server_it_says_how_to_start_one(
     assert await why.why(place, argparse.Namespace(id=run.id, json=False)) == 0
     said = capsys.readouterr().err
     assert f"No server runs. To start one, first: {place.command('dev')}\n" in said
-    await client.get_workflow_handle(run.id).terminate("test")
-
-
-async def test_a_worker_that_may_have_died(
-    client: Client, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server still names it: when it polled last is told, and that it may be no more."""
-    monkeypatch.setattr(diagnosis, "_SLOW_TASK_SECONDS", 0.0)
-    queue = TaskQueue(name=f"left-{uuid.uuid4()}")
-    polled = PollWorkflowTaskQueueRequest(
-        namespace=client.namespace, task_queue=queue, identity="gone@host"
-    )
-    # Nothing comes, and it polls no more: as of a worker that was killed.
-    await client.workflow_service.poll_workflow_task_queue(polled, timeout=timedelta(seconds=3))
-    agents = AgentClient(client, task_queue=queue.name)
-    run = await agents.start("finance", "Hello?")
-
-    async def untaken() -> Finding | None:
-        (found,) = (await agents.why(run.id)).findings
-        return found if "a workflow task waits" in found.what else None
-
-    finding: Finding = await until(untaken)
-    assert re.search(r"for the worker of its task queue, which polled \d+ s ago$", finding.what)
-    assert "or has died" in finding.mend
-    assert [c.program for c in finding.commands] == ["worker.py"]
-    shown = await Shell(server, tmp_path).starter("why", run.id)
-    assert re.search(r"^workers   gone@host \(polled \d+ s ago\)", shown.stdout, re.MULTILINE)
     await client.get_workflow_handle(run.id).terminate("test")
 
 

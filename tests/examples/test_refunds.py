@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import socket
 import sqlite3
 import subprocess
@@ -27,8 +28,11 @@ from examples.refunds import carrier, orders
 from examples.refunds.agent import agent
 from examples.refunds.carrier_service import CarrierService
 from examples.refunds.mail_sink import MailSink
+from examples.refunds.sample import SAMPLE
 from examples.refunds.script import script
 from examples.refunds.services import fill
+from examples.refunds.tools import is_large
+from starter import _parser
 from tests.postgres import running_postgres
 from tests.rig import RigFactory, until
 from tests.workers import Site, open_site
@@ -366,6 +370,18 @@ async def test_the_two_commands_of_the_example(tmp_path: Path, at_home: Path) ->
     assert result.answer is not None
     assert result.answer.startswith(REFUNDED)
     assert [len(MailSink(at_home / "mails").mails()), len(booked(at_home))] == [1, 1]
+
+
+def test_the_page_says_what_to_type_and_what_waits() -> None:
+    """Its commands are those of the command line, and the one order that it names waits."""
+    page = (ROOT / "examples" / "refunds" / "README.md").read_text()
+    commands = re.findall(r"^    \S+ starter\.py (.+)$", page, re.MULTILINE)
+    assert len(commands) == 4
+    for command in commands:
+        _parser().parse_args(shlex.split(command))
+    left = {o.id: o.amount - o.refunded for o in SAMPLE}
+    assert [order for order, amount in left.items() if is_large({"amount": amount})] == [1012]
+    assert "| 1012 | 249.00: waits for a person |" in page
 
 
 def test_services_that_are_there_already(at_home: Path) -> None:

@@ -273,19 +273,19 @@ async def _asked(r: Rig) -> Any:
 
 
 async def _switched_off(r: Rig) -> Any:
-    await r.agents.switch_off("agent", "tester", "too dear", "ann")
+    await r.switch_off("agent", "tester", "too dear", "ann")
     run = await r.start()
 
     async def waits() -> bool:
         return "switched on again" in (await run.status()).waiting_for
 
     await until(waits)
-    await r.agents.switch_on("agent", "tester")
+    await r.switch_on("agent", "tester")
     return await run.result(check=False)
 
 
 async def _tool_off(r: Rig) -> Any:
-    await r.agents.switch_off("tool", "write", "too many", "ann")
+    await r.switch_off("tool", "write", "too many", "ann")
     return await r.run()
 
 
@@ -295,13 +295,15 @@ async def _switches(r: Rig) -> Any:
     handle = r.client.get_workflow_handle(switchboard.workflow_id(r.task_queue))
     await handle.signal("switch", {"kind": "tenant", "name": "acme", "off": True, "reason": "x"})
     await handle.signal("switch", {"kind": "nonsense"})
-    await r.agents.switch_on("tool", "write")
+    await r.switch_on("tool", "write")
     r.ids.append(handle.id)
     return result
 
 
 async def _invalid(r: Rig) -> Any:
-    handle = await r.start_raw({"agent": "tester", "prompt": "q", "limits": {"cost_usd": 1}})
+    handle = await r.start_raw(
+        {"agent": "tester", "prompt": "q", "limits": {"cost_usd_per_day": 1}}
+    )
     return await r.agents.result(handle.id, check=False)
 
 
@@ -345,6 +347,7 @@ def _pages(
     return script
 
 
+COUNT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 BRIEF = Limits(idle_seconds=1)
 HISTORY = HistoryPolicy(events=50, bytes=20_000)
 SMALL: Mapping[str, Any] = {
@@ -500,9 +503,17 @@ SCENARIOS: dict[str, Scenario] = {
         agent={"tools": [ask_person, sleep]},
     ),
     "switched-off": Scenario([text("Hello.")], drive=_switched_off),
+    "switched-off-told": Scenario([text("Hello.")], drive=_switched_off),
     "tool-off": Scenario([call("write", {"n": 1}), _results], drive=_tool_off),
     "switches": Scenario([call("write", {"n": 1}), _results], drive=_switches),
     "notices": Scenario([call("send"), status(401)], "model_rejected", agent={"webhook": UNHEARD}),
+    "typed": Scenario(
+        [call("look_up", {"q": "a"}), text("Three."), text('{"n": "3"}'), text('{"n": 3}')],
+        agent={"output": COUNT},
+    ),
+    "typed-in-vain": Scenario(
+        [text("Three.")] * 2, "invalid_output", agent={"output": COUNT, "output_retries": 1}
+    ),
     "codec": Scenario([call("write", {"n": 1}), _results], codec=True),
 }
 

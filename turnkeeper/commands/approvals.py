@@ -10,7 +10,7 @@ from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
 from turnkeeper.commands.runs import person
 from turnkeeper.commands.selection import query_of
 from turnkeeper.commands.terminal import below, say, say_json, table, tell, tell_deciding
-from turnkeeper.text import age, clock, one_line, span
+from turnkeeper.text import age, clock, escaped, one_line, seen_line, two_units
 
 if TYPE_CHECKING:
     from turnkeeper.client import PendingApproval
@@ -73,10 +73,15 @@ def _told(place: Place, options: argparse.Namespace, verb: str, decided: str) ->
     elif decided == "decided":
         word = "is run" if verb == "approve" else "is not run"
         say(f"run {run} goes on: the call {word}")
+    elif decided == "unchanged":
+        word = "allowed" if verb == "approve" else "denied"
+        showing = place.again("show", options.run)
+        say(f"the call was {word} already, nothing has changed: {showing}")
     elif decided == "queued":
         say(f"no worker answers: run {run} is told as soon as one does")
     else:
-        say(f"run {run} has ended, nothing is decided any more: {place.again('show', options.run)}")
+        showing = place.again("show", options.run)
+        raise Complaint(f"run {run} has ended, nothing is decided any more: {showing}")
     return FAILED if decided == "ended" else 0
 
 
@@ -97,24 +102,28 @@ def _row(pending: PendingApproval) -> tuple[str, ...]:
         one_line(asked.tool, 64),
         asked.effect,
         age(now - asked.since),
-        f"in {span(left)}" if left > 0 else "now",
+        f"in {two_units(left)}" if left > 0 else "now",
         one_line(pending.id, _CELL),
     )
 
 
 def _details(pending: PendingApproval) -> list[str]:
+    from turnkeeper.approvals import arguments_of
+
     asked = pending.asked
     where = f"agent {one_line(pending.agent, 64)}, turn {asked.turn}"
-    because = f"asked because {one_line(asked.why, _CELL)}; {where}"
+    because = f"asked because {seen_line(asked.why, _CELL)}; {where}"
     until = f"{until_words(asked)}{whose_words(pending.origin)}"
-    return below((one_line(asked.arguments, 1_000), because, until))
+    return below((arguments_of(asked, 1_000), because, until))
 
 
 def asked_lines(asked: ApprovalAsked) -> list[str]:
     """One that waits, by itself: what is to be allowed, why that is asked, and until when."""
+    from turnkeeper.approvals import arguments_of
+
     return [
-        one_line(f"{asked.tool} {asked.arguments}", 1_000),
-        f"because {one_line(asked.why, _CELL)}; effect {asked.effect}, turn {asked.turn}",
+        f"{one_line(asked.tool, 64)} {arguments_of(asked, 1_000)}",
+        f"because {seen_line(asked.why, _CELL)}; effect {asked.effect}, turn {asked.turn}",
         f"{until_words(asked)} (approval {one_line(asked.id, 64)})",
     ]
 
@@ -123,13 +132,13 @@ def until_words(asked: ApprovalAsked) -> str:
     """Until when it can be decided; whether that is the second time."""
     late = ", nobody decided in time before" if asked.escalated else ""
     left = asked.expires - time.time()
-    return f"until {clock(asked.expires)}, {f'in {span(left)}' if left > 0 else 'now'}{late}"
+    return f"until {clock(asked.expires)}, {f'in {two_units(left)}' if left > 0 else 'now'}{late}"
 
 
 def whose_words(origin: Origin) -> str:
     """`; tenant acme, on behalf of ann`, of what was told at the start."""
-    told = [f"tenant {origin.tenant}"] if origin.tenant else []
-    told += [f"on behalf of {origin.principal}"] if origin.principal else []
+    told = [f"tenant {escaped(origin.tenant)}"] if origin.tenant else []
+    told += [f"on behalf of {escaped(origin.principal)}"] if origin.principal else []
     return f"; {', '.join(told)}" if told else ""
 
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
 from turnkeeper.commands.run import limits_of
-from turnkeeper.commands.runs import chosen_runs, person, print_runs
+from turnkeeper.commands.runs import OPEN, chosen_runs, person, print_runs
 from turnkeeper.commands.selection import query_of
 from turnkeeper.commands.terminal import say, say_json, tell
+from turnkeeper.control import limits_words
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.text import one_line
 
@@ -35,12 +36,14 @@ class _Verb:
     """With the run, the reason and the actor."""
     told: Mapping[str, str]
     """By the client's answer, what a person reads after the run's name."""
+    ends: bool = False
+    """Whether a run that has ended already is as it was asked for."""
 
 
 async def stop(place: Place, options: argparse.Namespace) -> int:
     """Ask a run to stop; or all that are chosen, once they have been shown."""
     told = {"stopping": "is stopping", "queued": "stops"}
-    verb = _Verb("stop", "stopped", lambda c, run, why, who: c.stop(run, why, who), told)
+    verb = _Verb("stop", "stopped", lambda c, run, why, who: c.stop(run, why, who), told, True)
     return await _tell(place, options, verb)
 
 
@@ -72,13 +75,15 @@ async def raise_limits(place: Place, options: argparse.Namespace) -> int:
     if options.json:
         say_json({"id": options.id, "raise_limits": raised})
     elif raised == "raised":
-        say(f"run {shown} has other limits now")
+        say(f"run {shown} has other limits now: {limits_words(limits)}")
     elif raised == "queued":
         say(f"no worker answers: run {shown} is told as soon as one does")
     else:
-        say(f"run {shown} has ended, its limits cannot be raised any more")
         fork = place.again("fork", options.id, options=[("--turn", "N")])
-        tell(f"A fork goes on from where it was: {fork}")
+        raise Complaint(
+            f"run {shown} has ended, its limits cannot be raised any more\n"
+            f"A fork goes on from where it was: {fork}"
+        )
     return FAILED if raised == _ENDED else 0
 
 
@@ -103,32 +108,51 @@ async def _tell_one(place: Place, options: argparse.Namespace, verb: _Verb) -> i
     async with place.client(to_read=True) as client:
         reason, actor = getattr(options, "reason", ""), options.actor or person()
         became = await verb.call(client, options.id, reason, actor)
+    late = became == _ENDED and not verb.ends
     if options.json:
         say_json({"id": options.id, verb.name: became})
+    elif late:
+        raise Complaint(_told(place, verb, options.id, became))
     else:
         say(_told(place, verb, options.id, became))
-    return 0
+    return FAILED if late else 0
 
 
 async def _tell_chosen(place: Place, options: argparse.Namespace, verb: _Verb) -> int:
     would = f"would be {verb.done}"
     async with place.client(to_read=True) as client:
-        runs = await chosen_runs(client, options, open_only=True)
+        # One more, to know whether there are more.
+        found = await chosen_runs(client, options, open_only=True, limit=options.count + 1)
+        runs, left_out = found[: options.count], len(found) > options.count
         ids = [r.id for r in runs]
+        number = await _how_many(client, options, len(runs))
         became = await _tell_all(client, options, verb, ids) if options.yes else {}
     if options.json:
         rows = [{"id": run, verb.name: became.get(run, would)} for run in ids]
-        say_json({"runs": rows})
+        say_json({"runs": rows, "left_out": left_out})
     elif options.yes:
         for run, what in became.items():
             say(_told(place, verb, run, what))
     elif runs:
         print_runs(runs)
-        tell(f"{len(runs)} open runs {would}: the same command with --yes does it")
+        tell(f"{number} {would}: the same command with --yes does it")
     else:
         tell("no open runs")
+    if left_out:
+        tell(f"More runs were chosen than {options.count:,} (--count).")
     known = {*verb.told, _ENDED}
-    return FAILED if any(what not in known for what in became.values()) else 0
+    failed = any(what not in known for what in became.values())
+    return FAILED if failed or left_out else 0
+
+
+async def _how_many(client: AgentClient, options: argparse.Namespace, found: int) -> str:
+    """How many open runs were found, and of how many if `--count` cut them off."""
+    if found == options.count:
+        query = " AND ".join(filter(None, [query_of(options), OPEN]))
+        everything = await client.count_runs(query, waiting_for=options.waiting_for)
+        if everything > found:
+            return f"{found:,} of {everything:,} open runs (--count)"
+    return f"{found:,} open run{'' if found == 1 else 's'}"
 
 
 async def _tell_all(

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from turnkeeper.commands.terminal import say, tell
 from turnkeeper.suggestion import Suggestion
 
 if TYPE_CHECKING:
+    from turnkeeper.commands.sources import Sources
     from turnkeeper.testing.stack import DemoAgent, DevRecord, Stack
 
 UI_PORT = 8233
@@ -53,18 +55,42 @@ def dev(place: Place, options: argparse.Namespace) -> int:
         place.root, place.state, demo=serving, ui=True, console=True, announce=tell
     ) as stack:
         started.append(stack)
+        sources = _sources(place, serving, os.environ) if options.reload else None
         agents = stack.ready()
         _print_links(place, stack.publish(serving.agents), agents)
         while not stopping.wait(_LOOK_SECONDS):
             if fallen := stack.fallen():
                 tell(f"The {fallen.name} ended with status {fallen.status}.{fallen.tail()}")
                 return FAILED
+            if sources:
+                _reload(stack, sources)
         tell(
             f"Stopping: calls in flight have {GRACE_SECONDS} s to end. Ctrl-C again ends at once."
             if stack.worker
             else "Stopping."
         )
     return 0
+
+
+def _sources(place: Place, serving: DemoAgent, environment: Mapping[str, str]) -> Sources | None:
+    """The files that the worker is made anew for; as it imports them, before they can change."""
+    from turnkeeper.commands.sources import Sources
+
+    given = [Path(p) for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p]
+    modules = [m.strip() for m in serving.agents.split(",") if m.strip()]
+    sources = Sources(modules, [place.root, Path.cwd(), *given])
+    return sources if sources.folders else None
+
+
+def _reload(stack: Stack, sources: Sources) -> None:
+    if (path := sources.changed()) is not None:
+        tell(f"{path} has changed: another worker takes over.")
+        stack.renew_worker()
+    done = stack.renewed()
+    if done:
+        tell("The new worker takes work; the one before it ends with its calls.")
+    elif done is False:
+        tell("The new worker does not start: its log says why. The one before it goes on.")
 
 
 def refuse_address(place: Place) -> None:
@@ -96,7 +122,7 @@ def _served(place: Place, options: argparse.Namespace) -> DemoAgent:
                 f"a script: {place.command('dev', options=playing)}",
                 USAGE,
             )
-        return DemoAgent()
+        return DemoAgent(reload=options.reload)
     from turnkeeper.testing.provider.script import load_script
 
     sys.path.append(str(Path.cwd()))
@@ -104,7 +130,7 @@ def _served(place: Place, options: argparse.Namespace) -> DemoAgent:
         load_script(options.script)
     except ValueError as error:
         raise Complaint(str(error), USAGE) from error
-    return DemoAgent(agents=agents, script=options.script)
+    return DemoAgent(agents=agents, script=options.script, reload=options.reload)
 
 
 def _print_links(place: Place, record: DevRecord, agents: list[str]) -> None:

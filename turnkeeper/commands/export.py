@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import datetime
-from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
+from turnkeeper.commands.files import draft, keep, name_of
 from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
 from turnkeeper.commands.selection import query_of
 from turnkeeper.commands.terminal import say, say_json, tell
@@ -25,8 +21,6 @@ if TYPE_CHECKING:
 
 _CELL = 300
 _WHOLE, _INCOMPLETE = ".json", ".incomplete.json"
-_NAME_CHARACTERS = 150
-"""Of an id in a file's name; most file systems allow 255 bytes in all."""
 
 
 @dataclass
@@ -92,11 +86,12 @@ async def _export(
     report: _Report,
 ) -> None:
     try:
-        with _draft(options.out) as file:
+        with draft(options.out) as file:
             exported = await client.export_to(file, run, run_id=run_id)
             name = _name(run, exported.run_ids[-1])
             path = options.out / f"{name}{_INCOMPLETE if exported.missing else _WHOLE}"
-            _keep(file, path, exported.closed)
+            # By its date `_kept` tells it from one that was written while the run was open.
+            keep(file, path, exported.closed)
     except (LookupError, TurnkeeperError) as error:
         # Deleted meanwhile, or no run of ours. A server or store that is away ends it all: what is
         # written stays, and the same command goes on from there.
@@ -112,32 +107,8 @@ async def _export(
 
 
 def _name(run: str, run_id: str) -> str:
-    """Of the file of a run: callers choose ids, and may use one again."""
-    name = quote(run, safe="")
-    # Hidden files are drafts.
-    name = f"%2E{name[1:]}" if name.startswith(".") else name
-    if len(name) > _NAME_CHARACTERS:
-        name = f"{name[:_NAME_CHARACTERS]}~{sha256(run.encode()).hexdigest()[:16]}"
-    return f"{name}.{run_id}"
-
-
-@contextlib.contextmanager
-def _draft(folder: Path) -> Iterator[Any]:
-    """A file, for its owner alone, that is gone again unless it is kept: never half an export."""
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=".part", delete=False) as file:
-        try:
-            yield file
-        finally:
-            Path(file.name).unlink(missing_ok=True)
-
-
-def _keep(file: Any, path: Path, closed: datetime | None) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-    if closed is not None:
-        # By which `_kept` tells it from one that was written while the run was open.
-        os.utime(file.name, (closed.timestamp(),) * 2)
-    Path(file.name).replace(path)
+    """Of the file of a run: callers may use an id again."""
+    return f"{name_of(run)}.{run_id}"
 
 
 def _kept(folder: Path, run: RunSummary) -> Path | None:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -45,7 +44,8 @@ def exit_code(outcome: str) -> int:
 class Place:
     """`root` is the checkout, `state` the folder of the embedded server and its data.
 
-    `address`, `namespace` and `task_queue` are those given on the command line, if any.
+    `address`, `namespace` and `task_queue` are those given on the command line, if any; `folder` is
+    where the commands that it writes are typed, if not here.
     """
 
     root: Path
@@ -53,6 +53,7 @@ class Place:
     address: str | None = None
     namespace: str | None = None
     task_queue: str | None = None
+    folder: Path | None = None
 
     def again(self, verb: str, *names: str, options: Sequence[Option] = ()) -> str:
         """As `write`, of a command of `starter.py`; names and options as in `Suggestion`."""
@@ -67,13 +68,18 @@ class Place:
         """A command for people to paste here, whole; it goes to the server that was named."""
         own = self.state == self.root / ".turnkeeper"
         named = {
-            "--state": None if own else _short(self.state),
+            "--state": None if own else self._short(self.state),
             "--address": self.address,
             "--namespace": self.namespace,
         }
         place = [f"{name} {shlex.quote(value)}" for name, value in named.items() if value]
-        program = shlex.quote(_short(self.root / suggested.program))
-        return " ".join([self._python(), program, *place, str(suggested)])
+        program = shlex.quote(self._short(self.root / suggested.program))
+        return " ".join([self.python, program, *place, str(suggested)])
+
+    @property
+    def python(self) -> str:
+        """The Python that runs, for a shell: another one may lack what this one has."""
+        return shlex.quote(self._short(Path(sys.executable)))
 
     @property
     def on_queue(self) -> list[Option]:
@@ -111,11 +117,10 @@ class Place:
     def _store_url(self, url: str | None) -> str:
         return url or os.environ.get("TURNKEEPER_ARTIFACTS") or str(self.state / "artifacts")
 
-    def _python(self) -> str:
-        own = Path(sys.executable)
-        found = shutil.which("python")
-        # The first `python` on the way may be another one, without what this one has.
-        return "python" if found == str(own) else shlex.quote(_short(own))
+    def _short(self, path: Path) -> str:
+        """`path` from where it is typed, if that is not the longer way."""
+        relative = os.path.relpath(path, self.folder)
+        return str(path) if relative.startswith("..") else relative
 
     @contextlib.asynccontextmanager
     async def client(self, *, to_read: bool = False) -> AsyncIterator[AgentClient]:
@@ -195,12 +200,6 @@ class Place:
             f"\nStart one with `make dev` ({self.command('dev')}), or name another with --address "
             "or TEMPORAL_ADDRESS."
         )
-
-
-def _short(path: Path) -> str:
-    """`path` from here, if that is not the longer way."""
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative
 
 
 def _quiet(line: str) -> None:

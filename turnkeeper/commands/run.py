@@ -55,7 +55,7 @@ async def run(place: Place, options: argparse.Namespace) -> int:
                 say_json({"id": handle.id, "run_id": handle.run_id, "existed": handle.existed})
             else:
                 say(handle.id)
-                tell(f"To see it: {place.again('show', handle.id, options=['--follow'])}")
+                tell(f"To see it: {place.again('watch', handle.id)}")
             return 0
         # Whatever answers at the default address may be the server of something else.
         address = client.client.service_client.config.target_host
@@ -72,12 +72,11 @@ async def wait(place: Place, client: AgentClient, run_id: str) -> RunResult:
         steps = _with_advice(place, client, run_id, progress(client, run_id))
         await StepPrinter(sys.stderr).print(steps)
     except asyncio.CancelledError:
-        seeing = place.again("show", run_id, options=["--follow"])
-        tell(f"\nThe run goes on without you. To see it: {seeing}")
+        tell(f"\nThe run goes on without you. To see it: {place.again('watch', run_id)}")
         tell(f"To stop it: {place.again('stop', run_id)}")
         raise
     except ConnectionError as error:
-        again = place.again("show", run_id, options=["--follow"])
+        again = place.again("watch", run_id)
         raise ConnectionError(
             f"{error}\nThe run goes on when the server is back. To see it: {again}"
         ) from error
@@ -129,7 +128,10 @@ def print_result(place: Place, handle: AgentRunHandle, result: RunResult, *, as_
         told = {"id": handle.id, "existed": handle.existed, **result.model_dump(mode="json")}
         say_json(told)
         return exit_code(result.outcome)
-    if result.answer:
+    if result.output is not None:
+        # To be piped: the model's own text may stand in a code fence.
+        say(safe(json.dumps(result.output, ensure_ascii=False)))
+    elif result.answer:
         say(safe(result.answer))
     for line in result_lines(result):
         tell(line)

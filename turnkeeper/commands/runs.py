@@ -12,13 +12,14 @@ from turnkeeper.commands.place import USAGE, Complaint, Place
 from turnkeeper.commands.selection import query_of
 from turnkeeper.commands.terminal import say, say_json, table, tell
 from turnkeeper.text import one_line
-from turnkeeper.waiting import TIME
+from turnkeeper.waiting import PROVIDER, TIME
 
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient, RunSummary
 
 _HEADINGS = ("RUN", "AGENT", "STATUS", "OUTCOME", "TURNS", "TOKENS", "STARTED")
 _NUMBERS = tuple(map(_HEADINGS.index, ("TURNS", "TOKENS")))
+OPEN = "ExecutionStatus = 'Running'"
 _CELL = 200
 
 
@@ -30,7 +31,7 @@ async def list_runs(place: Place, options: argparse.Namespace) -> int:
         say_json({"runs": [_as_json(r) for r in runs]})
     elif runs:
         print_runs(runs)
-        for first in [r for r in runs if set(r.waits) - {TIME}][:1]:
+        for first in [r for r in runs if set(r.waits) - {TIME, PROVIDER}][:1]:
             tell()
             tell(f"To see what the first that waits needs: {place.again('why', first.id)}")
     else:
@@ -53,18 +54,26 @@ async def count(place: Place, options: argparse.Namespace) -> int:
 
 
 async def chosen_runs(
-    client: AgentClient, options: argparse.Namespace, *, open_only: bool = False
+    client: AgentClient,
+    options: argparse.Namespace,
+    *,
+    open_only: bool = False,
+    limit: int | None = None,
 ) -> list[RunSummary]:
     """The runs that the options of `add_selection` choose, the newest first.
+
+    `limit` is how many there are at most, if not `--count`.
 
     Raises:
         Complaint: the server does not understand the query.
     """
     query = query_of(options)
     if open_only:
-        query = " AND ".join(filter(None, [query, "ExecutionStatus = 'Running'"]))
+        query = " AND ".join(filter(None, [query, OPEN]))
     try:
-        found = client.list_runs(query, waiting_for=options.waiting_for, limit=options.count)
+        found = client.list_runs(
+            query, waiting_for=options.waiting_for, limit=limit or options.count
+        )
         runs = [r async for r in found]
     except ValueError as error:
         raise Complaint(str(error), USAGE) from error
@@ -104,7 +113,7 @@ def _row(run: RunSummary) -> tuple[str, ...]:
 
 
 def _local(moment: datetime) -> str:
-    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def _as_json(run: RunSummary) -> dict[str, object]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from turnkeeper.commands.approvals import until_words
-from turnkeeper.commands.place import Complaint, Place
+from turnkeeper.commands.files import draft, keep, name_of
+from turnkeeper.commands.place import USAGE, Complaint, Place
 from turnkeeper.commands.run import print_result, wait
 from turnkeeper.commands.terminal import (
     say,
@@ -31,7 +33,10 @@ _FOLDED_LINES = 20
 
 
 async def show(place: Place, options: argparse.Namespace) -> int:
-    """Print the transcript; with `--follow` the steps until the end, then the answer."""
+    """Print the transcript; with `--follow` the steps until the end, then the answer; with `--html`
+    write it as a page."""
+    if options.html is not None:
+        return await _write_page(place, options)
     async with place.reach(to_read=True) as (client, alone):
         if options.follow:
             from turnkeeper.client import AgentRunHandle
@@ -50,6 +55,23 @@ async def show(place: Place, options: argparse.Namespace) -> int:
         fold = folding(sys.stdout, full=options.full)
         _print(options.id, status, transcript, ended, fold)
         _advise(place, options.id, status)
+    return 0
+
+
+async def _write_page(place: Place, options: argparse.Namespace) -> int:
+    """Its one line of output is the file's path, or it is the page itself."""
+    if options.follow or options.json:
+        raise Complaint("a page is neither followed nor JSON: --html stands alone", USAGE)
+    async with place.client(to_read=True) as client:
+        written = await client.page(options.id, timeout=_PATIENCE)
+    if options.html == "-":
+        say(written.rstrip())
+        return 0
+    path = Path(options.html or f"{name_of(options.id)}.html")
+    with draft(path.parent) as file:
+        file.write(written.encode())
+        keep(file, path)
+    say(str(path))
     return 0
 
 
@@ -81,7 +103,7 @@ def _print(
     fold: int | None,
 ) -> None:
     from turnkeeper.render import approval_text, result_lines, transcript_text, unknown_text
-    from turnkeeper.text import one_line
+    from turnkeeper.text import one_line, seen_line
 
     model = f" · {one_line(status.model, 80)}" if status.model else ""
     say(f"run       {run_id}")
@@ -97,14 +119,16 @@ def _print(
         say(f"phase     {phase} · turn {status.turn} · waiting for {awaited}")
         if status.usage.total:
             say(f"used      {_used(status)}")
+    if "limits" in status.model_fields_set:
+        say(f"limits    {_limits(status, ended)}")
     for asked in status.approvals:
         say(f"approval  {approval_text(asked)}")
         if asked.status == "waiting":
             say(f"          {until_words(asked)}")
     for call in status.unknown:
         say(f"unknown   turn {call.turn} · {unknown_text(call)}")
-        say(f"          {one_line(call.what, 500)}")
-        say(f"          arguments {one_line(call.arguments, 500)}; key {one_line(call.key, 100)}")
+        say(f"          {seen_line(call.what, 500)}")
+        say(f"          arguments {seen_line(call.arguments, 500)}; key {one_line(call.key, 100)}")
     if not transcript.entries and isinstance(transcript.start, dict):
         say(f"prompt    {one_line(str(transcript.start.get('prompt')), 1_000)}")
     tail = [f"{t.input.tool}: {_how_far(t, ended)}" for t in transcript.tail]
@@ -118,6 +142,18 @@ def _print(
             fold=fold,
         )
         say(told)
+
+
+def _limits(status: RunStatus, ended: RunResult | None) -> str:
+    from turnkeeper.page.ink import span
+
+    limits = status.limits
+    used = [f"turns {status.turn:,} of {limits.turns:,}"]
+    if ended is not None:
+        used.append(f"time {span(ended.seconds)} of {span(limits.wall_seconds)}")
+    if limits.tokens is not None:
+        used.append(f"tokens {status.usage.total:,} of {limits.tokens:,}")
+    return " · ".join(used)
 
 
 def _used(status: RunStatus) -> str:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from turnkeeper.suggestion import Suggestion, deciding, settling
-from turnkeeper.text import printable, well_formed
+from turnkeeper.text import escaped, printable, well_formed
 
 if TYPE_CHECKING:
     from turnkeeper.commands.place import Place
@@ -32,8 +32,8 @@ def tell(text: str = "") -> None:
 
 
 def say_json(value: Any) -> None:
-    """A result as one JSON object on one line, on stdout."""
-    _write(sys.stdout, json.dumps(value, ensure_ascii=False))
+    """A result as one JSON object on one line, on stdout; what steers a terminal is escaped."""
+    _write(sys.stdout, escaped(json.dumps(value, ensure_ascii=False)))
 
 
 def _write(stream: TextIO, text: str, end: str = "\n") -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
 from turnkeeper.commands.runs import person
 from turnkeeper.commands.terminal import below, say, say_json, table, tell, tell_settling
-from turnkeeper.text import age, one_line
+from turnkeeper.text import age, one_line, seen_line
 
 if TYPE_CHECKING:
     from turnkeeper.outside import UnknownOutcome
@@ -119,8 +119,8 @@ def _details(outcome: UnknownOutcome) -> list[str]:
     return below(
         (
             f"agent {one_line(outcome.agent, 64)}, turn {call.turn}, the run is {outcome.status}",
-            f"arguments {one_line(call.arguments, 300)}",
-            one_line(call.what, 500),
+            f"arguments {seen_line(call.arguments, 300)}",
+            seen_line(call.what, 500),
             f"key {one_line(call.key, 100)}",
         )
     )
@@ -157,7 +157,7 @@ async def _settle(place: Place, options: argparse.Namespace) -> int:
     elif resolved == "queued":
         say(f"no worker answers: run {options.run} is told as soon as one does")
     else:
-        say(
+        raise Complaint(
             f"run {options.run} has ended, nothing can be settled any more: "
             f"{place.again('show', options.run)}"
         )

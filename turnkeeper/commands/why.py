@@ -18,7 +18,7 @@ from turnkeeper.commands.terminal import (
     tell_settling,
     width,
 )
-from turnkeeper.text import age, one_line
+from turnkeeper.text import age, escaped, one_line
 
 if TYPE_CHECKING:
     from turnkeeper.diagnosis import Diagnosis
@@ -48,12 +48,12 @@ async def why(place: Place, options: argparse.Namespace) -> int:
 
 def _print(found: Diagnosis) -> None:
     say(f"run       {found.id}")
-    say(f"agent     {found.origin.agent}{whose_words(found.origin)}")
+    say(f"agent     {escaped(found.origin.agent)}{whose_words(found.origin)}")
     if found.origin.prompt:
         _paragraph("prompt", one_line(found.origin.prompt, 300))
     say(f"status    {found.status}")
-    seen = (f"{w} (polled {age(found.polled[w])} ago)" for w in found.workers)
-    workers = ", ".join(seen) or "none"
+    polled = (f"{name} (polled {age(ago)} ago)" for name, ago in found.polled.items())
+    workers = ", ".join(polled) or "none"
     _paragraph("workers", f"{workers} (task queue {found.task_queue})")
     for finding in found.findings:
         _paragraph("why", finding.what)
@@ -65,7 +65,7 @@ def _print(found: Diagnosis) -> None:
 
 
 def _paragraph(name: str, text: str) -> None:
-    indent = " " * 10
+    indent, text = " " * 10, escaped(text)
     for line in textwrap.wrap(
         text,
         width(),

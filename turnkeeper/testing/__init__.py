@@ -1,4 +1,5 @@
-"""The test kit: a scripted, strict provider to run agents against, and parts to break them with.
+"""The test kit: `rehearse` plays an agent without a server; a scripted, strict provider to run
+agents against; parts to break them with.
 
 Names are loaded on first use, so that importing this package costs nothing.
 """
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         unknown_delta,
     )
     from turnkeeper.testing.proxy import FaultProxy
+    from turnkeeper.testing.rehearsal import NeedsRun, Rehearsal, RehearsedCall, rehearse
 
 __all__ = [
     "AUTO",
@@ -53,7 +55,10 @@ __all__ = [
     "FaultProxy",
     "KilledAtEveryPoint",
     "Model",
+    "NeedsRun",
     "Record",
+    "Rehearsal",
+    "RehearsedCall",
     "Reply",
     "Result",
     "Script",
@@ -70,6 +75,7 @@ __all__ = [
     "ping",
     "read_log",
     "redacted_thinking",
+    "rehearse",
     "reply",
     "server_tool_use",
     "status",
@@ -87,6 +93,10 @@ _MODULES = {
     "Effects": "turnkeeper.testing.effects",
     "FaultProxy": "turnkeeper.testing.proxy",
     "KilledAtEveryPoint": "turnkeeper.testing.plugin",
+    "NeedsRun": "turnkeeper.testing.rehearsal",
+    "Rehearsal": "turnkeeper.testing.rehearsal",
+    "RehearsedCall": "turnkeeper.testing.rehearsal",
+    "rehearse": "turnkeeper.testing.rehearsal",
 }
 
 

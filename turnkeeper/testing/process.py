@@ -102,6 +102,11 @@ class ChildProcess:
         """None while it lives, then its exit code, or minus the signal that killed it."""
         return self._process.poll()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has written its ready file."""
+        return self._ready_file.exists()
+
     def wait_ready(self, timeout: float) -> str:
         """Wait for the ready file; its content.
 
@@ -109,7 +114,7 @@ class ChildProcess:
             ProcessError: it ended, or is not ready after `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
-        while not self._ready_file.exists():
+        while not self.is_ready:
             if self.status is not None:
                 raise ProcessError(f"the {self.name} ended with status {self.status}{self.tail()}")
             if time.monotonic() > deadline:
@@ -134,6 +139,10 @@ class ChildProcess:
     def kill(self) -> None:
         """SIGKILL, for who does not want to wait; `end` still has to be called."""
         self._process.kill()
+
+    def ask_to_end(self) -> None:
+        """SIGTERM, without waiting; `end` still has to be called."""
+        self._process.terminate()
 
     def end(self, timeout: float = 10) -> None:
         """SIGTERM, after `timeout` seconds SIGKILL."""

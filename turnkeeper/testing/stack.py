@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import sys
@@ -28,6 +29,7 @@ from turnkeeper.contract import TASK_QUEUE
 from turnkeeper.errors import TurnkeeperError
 from turnkeeper.testing.embedded import NAMESPACE, EmbeddedServer
 from turnkeeper.testing.process import ChildProcess
+from turnkeeper.testing.succession import Succession
 
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient
@@ -74,6 +76,8 @@ class DemoAgent:
     agents: str = FINANCE
     """None at all for a server without a worker."""
     script: str = "examples.finance.script:script"
+    reload: bool = False
+    """Whether the script is read again when its file changes."""
 
 
 class Stack:
@@ -88,14 +92,14 @@ class Stack:
         state_dir: Path,
         *,
         server: EmbeddedServer,
-        worker: ChildProcess | None,
+        workers: Succession | None,
         provider: ChildProcess | None,
         provider_url: str | None,
         held: contextlib.ExitStack,
     ) -> None:
         self.state_dir = state_dir
         self.server = server
-        self.worker = worker
+        self._workers = workers
         self.provider = provider
         self.provider_url = provider_url
         self._held = held
@@ -122,10 +126,10 @@ class Stack:
         """
         with contextlib.ExitStack() as parts:
             parts.enter_context(claim(state_dir, announce))
-            provider, url, worker = None, None, None
+            provider, url, workers = None, None, None
             if demo.agents and not uses_real_provider(os.environ):
                 # Begun first and awaited last: it comes up while the server does.
-                provider = start_provider(root, state_dir, demo.script)
+                provider = start_provider(root, state_dir, demo.script, reload=demo.reload)
                 parts.callback(provider.end)
             server = EmbeddedServer.start(state_dir, ui=ui, announce=announce)
             parts.callback(server.stop)
@@ -133,24 +137,33 @@ class Stack:
                 url = provider_url(provider)
             if demo.agents:
                 command = worker_command(demo.agents, server.address, own_task_queue())
-                worker = ChildProcess.start(
-                    "worker",
-                    [*command, "--grace-seconds", str(GRACE_SECONDS)],
-                    folder=state_dir,
-                    cwd=root,
-                    environment=worker_environment(os.environ, state_dir, url),
-                    console=console,
+                workers = Succession(
+                    functools.partial(
+                        ChildProcess.start,
+                        command=[*command, "--grace-seconds", str(GRACE_SECONDS)],
+                        folder=state_dir,
+                        cwd=root,
+                        environment=worker_environment(os.environ, state_dir, url),
+                        console=console,
+                    ),
+                    ready_seconds=READY_SECONDS,
+                    end_seconds=_END_SECONDS,
                 )
                 # Last in, first out: the worker ends first, so that it can finish what it does.
-                parts.callback(worker.end, _END_SECONDS)
+                parts.callback(workers.end)
             return cls(
                 state_dir,
                 server=server,
-                worker=worker,
+                workers=workers,
                 provider=provider,
                 provider_url=url,
                 held=parts.pop_all(),
             )
+
+    @property
+    def worker(self) -> ChildProcess | None:
+        """The one that serves now."""
+        return self._workers.current if self._workers else None
 
     @property
     def address(self) -> str:
@@ -166,6 +179,16 @@ class Stack:
         if self.worker is None:
             return []
         return self.worker.wait_ready(READY_SECONDS).splitlines()[1:]
+
+    def renew_worker(self) -> None:
+        """Have another worker take over, with the code as it is now; `renewed` tells."""
+        assert self._workers is not None
+        self._workers.renew()
+
+    def renewed(self) -> bool | None:
+        """Whether another worker has taken over since the last call; False if it could not, and the
+        one before it goes on; None if there is no news."""
+        return self._workers.look() if self._workers else None
 
     def publish(self, agents: str) -> DevRecord:
         """Tell other terminals of this stack, until it stops."""
@@ -190,7 +213,7 @@ class Stack:
 
     def hurry(self) -> None:
         """Wait no longer for calls in flight, while `stop` is at work or before it is."""
-        for part in (self.worker, self.provider):
+        for part in (self._workers, self.provider):
             if part is not None:
                 part.kill()
 
@@ -218,21 +241,27 @@ def uses_real_provider(environment: Mapping[str, str]) -> bool:
     return bool(environment.get("ANTHROPIC_API_KEY"))
 
 
-def provider_command(script: str, log: Path) -> list[str]:
+def provider_command(script: str, log: Path, *, reload: bool = False) -> list[str]:
     """The scripted provider on a free port; every request is appended to `log`."""
     module = ["-m", "turnkeeper.testing.provider", "--script", script]
-    return [sys.executable, *module, "--port", "0", "--log", str(log)]
+    again = ["--reload"] if reload else []
+    return [sys.executable, *module, "--port", "0", "--log", str(log), *again]
 
 
 def start_provider(
-    root: Path, folder: Path, script: str, environment: Mapping[str, str] = os.environ
+    root: Path,
+    folder: Path,
+    script: str,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    reload: bool = False,
 ) -> ChildProcess:
     """Start the scripted provider; its requests are logged in `provider-requests.jsonl`."""
     log = folder / "provider-requests.jsonl"
     log.unlink(missing_ok=True)
     return ChildProcess.start(
         "provider",
-        provider_command(script, log),
+        provider_command(script, log, reload=reload),
         folder=folder,
         cwd=root,
         environment=_importing_from_here(environment),

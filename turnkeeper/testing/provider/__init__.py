@@ -5,6 +5,7 @@ breaks connections at any byte on demand. It needs nothing but the standard libr
 
     rules.py       what a request is held to, a list of rules
     script.py      which reply a request gets
+    reload.py      a script that follows its file
     replies.py     replies and faults
     wire.py        a reply as JSON or as server-sent events
     prefix.py      the request as one sequence of blocks: digests, token counts

@@ -16,6 +16,7 @@ import sys
 import threading
 from pathlib import Path
 
+from turnkeeper.testing.provider.reload import Reloaded
 from turnkeeper.testing.provider.script import load_script
 from turnkeeper.testing.provider.server import ScriptedProvider
 
@@ -29,7 +30,7 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     try:
-        script = load_script(options.script)
+        script = Reloaded(options.script) if options.reload else load_script(options.script)
     except ValueError as error:
         raise SystemExit(str(error)) from None
     with ScriptedProvider(
@@ -57,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         description="A scripted, strict stand-in for Anthropic's Messages API.",
     )
     parser.add_argument("--script", required=True, metavar="MODULE:NAME")
+    parser.add_argument("--reload", action="store_true", help="read it again when its file changes")
     parser.add_argument("--host", default="127.0.0.1", help="a loopback address")
     parser.add_argument("--port", type=int, default=0, help="0 (default) takes a free one")
     parser.add_argument("--window", type=int, metavar="TOKENS", help="every model's window")
