@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,6 +48,10 @@ class Receiver:
     def told(self) -> list[dict[str, Any]]:
         """What came, each verified."""
         return [verify(SECRET, h, body, now=time.time()) for _, h, body in self.requests]
+
+    def more_than(self, number: int) -> bool:
+        """Whether so many requests have come, and one more."""
+        return len(self.requests) > number
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request, then the end of the connection."""
@@ -157,14 +162,11 @@ async def test_after_a_retry_what_is_new_has_an_id_of_its_own(rig: RigFactory) -
 
     async with receiving() as hook, rig(script, tools=[refund], webhook=hook.webhook) as r:
         run = await r.start()
-        for retries in range(5):
-            if retries:
-                await r.agents.retry_from(run.id, 1)
-
-            def is_told(notices: int = retries + 1) -> bool:
-                return len(hook.requests) == notices
-
-            await until(is_told)
+        await until(lambda: hook.requests)
+        for _ in range(4):
+            told = len(hook.requests)
+            await r.agents.retry_from(run.id, 1)
+            await until(partial(hook.more_than, told))
         one, two, again, failed, failed_again = hook.told()
         assert [t["calls"][0]["arguments"] for t in (one, two)] == ['order="o-1"', 'order="o-2"']
         assert again["id"] == two["id"]

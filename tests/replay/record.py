@@ -514,6 +514,10 @@ SCENARIOS: dict[str, Scenario] = {
     "typed-in-vain": Scenario(
         [text("Three.")] * 2, "invalid_output", agent={"output": COUNT, "output_retries": 1}
     ),
+    # With ids made of what is told, which the former are not.
+    "notices-by-content": Scenario(
+        [call("send"), status(401)], "model_rejected", agent={"webhook": UNHEARD}
+    ),
     "codec": Scenario([call("write", {"n": 1}), _results], codec=True),
 }
 
