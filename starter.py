@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:  # noqa: BLE001 - people get a sentence, not a traceback
-        return _complain(error, as_json=getattr(options, "json", False))
+        return _complain(place, error, as_json=getattr(options, "json", False))
 
 
 def _run(place: Place, options: argparse.Namespace) -> int:
@@ -62,7 +62,7 @@ def _run(place: Place, options: argparse.Namespace) -> int:
     return asyncio.run(done)
 
 
-def _complain(error: Exception, *, as_json: bool) -> int:
+def _complain(place: Place, error: Exception, *, as_json: bool) -> int:
     if os.environ.get("TURNKEEPER_DEBUG"):
         raise error
     message, code = str(error), FAILED
@@ -76,6 +76,8 @@ def _complain(error: Exception, *, as_json: bool) -> int:
         message = f"{type(error).__name__}: {message} (TURNKEEPER_DEBUG=1 shows where)"
     # What a server or a run says may be anything.
     sys.stderr.write(f"starter.py: {safe(message)}\n")
+    if type(error) is LookupError:
+        sys.stderr.write(f"To see what runs there are: {place.again('list')}\n")
     if as_json:
         print(json.dumps({"error": message}))
     return code

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from activities.redact import Redactor
     from activities.registry import Registry
     from turnkeeper.artifacts import ArtifactStore
+    from turnkeeper.commands.place import Place
 
 HERE = Path(__file__).resolve().parent
 WORKFLOW_TASKS = 16
@@ -252,7 +253,9 @@ async def _prepare(
     if not modules:
         raise ValueError("no agents: give --agents MODULE, e.g. --agents examples.finance")
     registry = Registry(find_agents(modules))
-    providers = startup.providers(registry, redactor)
+    playing = [("--agents", ",".join(modules)), ("--script", "MODULE:NAME")]
+    script = _place(options).command("dev", options=playing)
+    providers = startup.providers(registry, redactor, script)
     webhook = Webhook.from_environment()
     client, artifacts = await _connect(options)
     namespace = await startup.namespace(client)
@@ -280,6 +283,13 @@ async def _prepare(
     return made, list(registry.agents), grace
 
 
+def _place(options: argparse.Namespace) -> Place:
+    """As `starter.py` has it: for commands that people are told."""
+    from turnkeeper.commands.place import Place
+
+    return Place(HERE, options.state.absolute(), options.address, options.namespace)
+
+
 async def _connect(options: argparse.Namespace) -> tuple[Client, str | None]:
     """To the server that is named, else that of `starter.py dev`, else the default address.
 
@@ -304,8 +314,9 @@ async def _connect(options: argparse.Namespace) -> tuple[Client, str | None]:
             connected = await AgentClient.connect(dev.address, namespace=namespace, settings={})
     except ConnectionError as error:
         raise ConnectionError(
-            f"{error}. Start one with `make dev` (`starter.py dev --no-worker` is server and UI "
-            "only), or name another with --address or TEMPORAL_ADDRESS"
+            f"{error}. Start one with `make dev` (server and UI only: "
+            f"{_place(options).command('dev', options=['--no-worker'])}), or name another with "
+            "--address or TEMPORAL_ADDRESS"
         ) from error
     default = os.environ.get("TURNKEEPER_ARTIFACTS") or str(options.state / "artifacts")
     return connected.client, default if dev else None

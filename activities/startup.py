@@ -28,8 +28,8 @@ LONG_GRACE_SECONDS = 600.0
 log = structlog.get_logger("turnkeeper.worker")
 
 
-def providers(registry: Registry, redactor: Redactor) -> dict[str, Provider]:
-    """The providers of the models that the agents name.
+def providers(registry: Registry, redactor: Redactor, script: str) -> dict[str, Provider]:
+    """The providers of the models that the agents name; `script` is the command to do without.
 
     Raises:
         ValueError: one is unknown, or its key is missing.
@@ -43,7 +43,7 @@ def providers(registry: Registry, redactor: Redactor) -> dict[str, Provider]:
     if not key:
         raise ValueError(
             "ANTHROPIC_API_KEY is not set: agents could not reach their model. Set it, or play a "
-            "script: starter.py dev --agents MODULE --script MODULE:NAME"
+            f"script: {script}"
         )
     base_url = os.environ.get("ANTHROPIC_BASE_URL") or None
     return {"anthropic": AnthropicProvider(api_key=key, base_url=base_url, redactor=redactor)}
@@ -72,8 +72,8 @@ async def report(registry: Registry, client: Client, task_queue: str, redactor: 
             "some, which then wait or fail as unknown_agent",
             task_queue=task_queue,
             others="; ".join(others),
-            mend="stop the other worker (`starter.py dev --no-worker` has none), or give this one "
-            "and `starter.py run` a --task-queue of their own",
+            mend="stop the other worker (`dev --no-worker` has none), or give this one and "
+            "`run` a --task-queue of their own",
         )
     if unstoppable := registry.unstoppable():
         log.warning(

@@ -303,6 +303,6 @@ async def test_an_end_by_an_unknown_outcome_names_the_call(rig: RigFactory) -> N
         run = await r.start()
         with pytest.raises(errors.RunFailed, match=r"outcome_unknown: turn 1, call c1: ") as raised:
             await run.result(timeout=60)
-        assert f"starter.py show {run.id}" in str(raised.value)
+        assert "`result.unknown` has the call" in str(raised.value)
         (found,) = await until(lambda: _of(r.agents, (run.id,), 1))
         assert (found.status, found.call.status) == ("failed", "open")

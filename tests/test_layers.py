@@ -33,6 +33,7 @@ DOES_IO = {
     "messages",
     "outputs",
     "outside",
+    "pending",
     "retry",
     "source",
     "starting",

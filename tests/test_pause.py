@@ -147,9 +147,9 @@ async def test_operators_see_who_paused_it_and_how_to_go_on(rig: RigFactory) -> 
         await until(searchable)
         diagnosis = await r.agents.why(run.id)
         assert diagnosis.status == "waiting"
-        assert [(f.what, f.mend.split(" (")[0]) for f in diagnosis.findings] == [
-            (f"it waits for {AWAITED}", f"starter.py resume {run.id}")
-        ]
+        (finding,) = diagnosis.findings
+        assert finding.what == f"it waits for {AWAITED}"
+        assert list(map(str, finding.commands)) == [f"resume {run.id}"]
         unanswered = await r.agents.status(run.id, timeout=0)
         assert unanswered.waiting_for == f"{AWAITED}; no worker answers"
         await run.resume("bob")

@@ -193,7 +193,7 @@ def test_wrong_usage_is_exit_2(arguments: list[str], told: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--agents", "library"], "Set it, or play a script: starter.py dev --agents library"),
+        (["--agents", "library"], "dev --agents library --script MODULE:NAME"),
         (["--script", "nowhere:script"], "there is no module nowhere in the checkout, the current"),
         (["--script", "examples.finance.script:nothing"], "has no nothing"),
         (["--script", "examples/finance/script.py"], "write it as MODULE:NAME"),
@@ -215,7 +215,7 @@ def test_dev_refuses_what_cannot_work_before_anything_starts(
 def test_dev_has_a_server_of_its_own() -> None:
     """Another address is refused, not ignored: other commands would go there."""
     named = starter(*NOWHERE, "dev")
-    assert (named.returncode, "worker.py --agents MODULE --address" in named.stderr) == (2, True)
+    assert (named.returncode, "worker.py --address" in named.stderr) == (2, True)
     done = starter("dev", env={"TEMPORAL_ADDRESS": "127.0.0.1:2"})
     assert (done.returncode, "other commands go to 127.0.0.1:2" in done.stderr) == (2, True)
 
@@ -235,7 +235,7 @@ def test_an_interpreter_without_the_packages_is_told_which_one_has_them(program:
     ("variables", "told"),
     [
         ({"ANTHROPIC_API_KEY": "x"}, "connection refused. Start one with `make dev`"),
-        ({}, "Set it, or play a script: starter.py dev --agents MODULE --script MODULE:NAME"),
+        ({}, "--script MODULE:NAME"),
     ],
 )
 def test_a_worker_that_cannot_start_says_what_to_do(variables: dict[str, str], told: str) -> None:
@@ -494,10 +494,14 @@ def test_a_run_that_does_not_exist_is_exit_2(dev: Dev) -> None:
     for command in (["show"], ["show", "--follow"], ["stop"]):
         done = dev.starter(*command, "nowhere")
         assert done.returncode == 2
-        assert done.stderr == (
-            f"starter.py: there is no run nowhere at {dev.address} (namespace default); "
-            "starter.py list shows what there is\n"
-        )
+        told, listing = done.stderr.splitlines()
+        assert told == f"starter.py: there is no run nowhere at {dev.address} (namespace default)"
+    aim, _, pasted = listing.partition(": ")
+    assert aim == "To see what runs there are"
+    listed = subprocess.run(
+        ["/bin/sh", "-c", f"{pasted} --count 1"], cwd=ROOT, env=environment(), check=False
+    )
+    assert listed.returncode == 0
 
 
 def test_a_namespace_that_is_not_there_is_named(dev: Dev) -> None:
@@ -635,7 +639,7 @@ def test_dev_serves_the_agents_of_the_folder_it_is_called_in(tmp_path: Path) -> 
     try:
         assert serving.stdout is not None
         told = "".join(iter(serving.stdout.readline, "Ctrl-C ends it all.\n"))
-        assert "--state state run --agent library " in told, serving.stderr
+        assert "--state state run '...' --agent library" in told, serving.stderr
         ask = [*command, "run", "--agent", "library"]
         done = subprocess.run(
             [*ask, "A book"], env=environment(), capture_output=True, text=True, check=True

@@ -280,6 +280,8 @@ async def test_its_runs_wait_and_go_on(
         (finding,) = (await r.agents.why(run.id)).findings
         assert finding.what == f"it waits for {other}"
         assert "switch on" in finding.mend
+        (listing,) = map(str, finding.commands)
+        assert listing == f"switch list --task-queue {r.task_queue}"
         events = len(await r.events(run.id))
         await asyncio.sleep(2)
         assert len(await r.events(run.id)) == events

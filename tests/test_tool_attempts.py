@@ -234,6 +234,11 @@ async def test_a_call_goes_to_a_worker_that_has_the_tool(
     async with fleet.worker(agent()):
         await until(handed_back)
         assert seen == []
+        (why,) = (await fleet.agents.why(run.id)).findings
+        # Those that met no worker with the tool are none of its own.
+        own = "the only one (effect once)" if effect == "once" else "attempt 1 of 2"
+        assert why.what.startswith("work: attempt 1")
+        assert own in why.what
         async with fleet.worker(agent(work)):
             result = await run.result(timeout=30)
     assert (result.answer, seen) == ("done", attempts)

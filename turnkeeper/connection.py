@@ -99,10 +99,7 @@ def readable(error: RPCError, run: str, client: Client) -> Exception:
                 "TEMPORAL_NAMESPACE or temporal.toml, and is `default` without them"
             )
         if run:
-            return LookupError(
-                f"there is no run {run} at {host} (namespace {client.namespace}); "
-                "starter.py list shows what there is"
-            )
+            return LookupError(f"there is no run {run} at {host} (namespace {client.namespace})")
         return ConnectionError(error.message)
     if error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED):
         why = _plainly(error.message)

@@ -23,8 +23,18 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from temporalio.service import RPCError
 
 from turnkeeper.contract import SWITCHED_ON, ApprovalAsked, UnknownCall
-from turnkeeper.outside import activity_words, approvals_of, unknown_of, waits_of
-from turnkeeper.render import resuming
+from turnkeeper.outside import (
+    Origin,
+    activity_words,
+    approvals_of,
+    awaited_of,
+    origin_of,
+    paused_of,
+    unknown_of,
+    waits_of,
+)
+from turnkeeper.pending import tool_attempts
+from turnkeeper.suggestion import Suggestion, ending_waits, serving
 from turnkeeper.text import age, one_line
 
 __all__ = ["Diagnosis", "Finding", "diagnose"]
@@ -34,6 +44,12 @@ _POLLED_SECONDS = 90.0
 _SLOW_TASK_SECONDS = 10.0
 """Of a workflow task that nobody has taken."""
 _LONG = 600
+_ENDS = {
+    "resume": ("resume it; its time limit goes on", "resume"),
+    "answer": ("", "answer"),
+    "message": ("", "send"),
+}
+"""What keeps a run from going on, if that kind of waiting does, and the verb that ends it."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +58,8 @@ class Finding:
 
     what: str
     mend: str = ""
+    commands: Sequence[Suggestion] = ()
+    """By which a person does that."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +78,7 @@ class Diagnosis:
     """Calls that wait for a person to allow them."""
     polled: Mapping[str, float] = field(default_factory=dict)
     """By worker: how many seconds ago it polled last."""
+    origin: Origin = field(default_factory=Origin)
 
 
 async def diagnose(client: Client, described: WorkflowExecutionDescription) -> Diagnosis:
@@ -78,12 +97,19 @@ async def diagnose(client: Client, described: WorkflowExecutionDescription) -> D
     living = {name: ago for name, ago in polled.items() if ago < _POLLED_SECONDS}
     waiting = [c for c in await unknown_of(described) if c.status == "waiting"]
     asked, waits = await approvals_of(described), await waits_of(described)
+    origin = await origin_of(client, described)
+    paused = await paused_of(described) is not None
+    ends = ending_waits(described.id, await awaited_of(described), paused=paused)
+    attempts = await tool_attempts(client, described)
     findings = [
         *await _failing_task(client, described),
-        *_nobody(described, living, polled, now),
+        *_nobody(described, origin.agent, living, polled, now),
         # For a switch there is an activity, which tells more.
-        *(_awaited(described.id, kind, what) for kind, what in waits.items() if kind != "switch"),
-        *(_activity(p, now) for p in described.raw_description.pending_activities),
+        *(_awaited(kind, what, ends) for kind, what in waits.items() if kind != "switch"),
+        *(
+            _activity(p, now, queue, attempts.get(p.activity_id))
+            for p in described.raw_description.pending_activities
+        ),
     ]
     return Diagnosis(
         described.id,
@@ -95,6 +121,7 @@ async def diagnose(client: Client, described: WorkflowExecutionDescription) -> D
         waiting,
         asked,
         living,
+        origin,
     )
 
 
@@ -134,6 +161,7 @@ def _why(failed: HistoryEvent) -> str:
 
 def _nobody(
     described: WorkflowExecutionDescription,
+    agent: str,
     living: Mapping[str, float],
     polled: Mapping[str, float],
     now: datetime,
@@ -146,7 +174,8 @@ def _nobody(
         return [
             Finding(
                 f"no worker polls task queue {queue}{seen}",
-                f"start one: worker.py --task-queue {queue}",
+                "start one",
+                [serving(queue, agent)],
             )
         ]
     raw = described.raw_description
@@ -155,10 +184,10 @@ def _nobody(
     waited = _since(raw.pending_workflow_task.original_scheduled_time, now)
     if raw.pending_workflow_task.attempt > 1 or waited < _SLOW_TASK_SECONDS:
         return []
-    return [_untaken(waited, living)]
+    return [_untaken(waited, living, serving(queue, agent))]
 
 
-def _untaken(waited: float, living: Mapping[str, float]) -> Finding:
+def _untaken(waited: float, living: Mapping[str, float], another: Suggestion) -> Finding:
     """A workflow task that workers leave lying, which seem to live."""
     last = age(min(living.values()))
     told = f"1 worker that polled {last} ago"
@@ -169,24 +198,31 @@ def _untaken(waited: float, living: Mapping[str, float]) -> Finding:
     return Finding(
         f"a workflow task waits {age(waited)} for {told}",
         f"{mend} and turnkeeper's metrics; add a worker",
+        [another],
     )
 
 
-def _awaited(run_id: str, kind: str, what: str) -> Finding:
-    mend = f"starter.py {resuming(run_id)} (its time limit goes on)" if kind == "resume" else ""
-    return Finding(f"it waits for {what}", mend)
+def _awaited(kind: str, what: str, ends: Sequence[Suggestion]) -> Finding:
+    mend, verb = _ENDS.get(kind, ("", ""))
+    return Finding(f"it waits for {what}", mend, [e for e in ends if verb and e.verb == verb])
 
 
-def _activity(pending: PendingActivityInfo, now: datetime) -> Finding:
-    """What an activity does, or why it does nothing."""
+def _activity(
+    pending: PendingActivityInfo, now: datetime, queue: str, attempt: str | None
+) -> Finding:
+    """What an activity does, or why it does nothing; `attempt` is told of tools."""
     if pending.activity_type.name == SWITCHED_ON and pending.HasField("last_failure"):
+        on_queue = (("--task-queue", queue),)
         return Finding(
             f"it waits for {one_line(pending.last_failure.message, _LONG)}",
-            "starter.py switch list shows what is off, switch on KIND NAME ends it",
+            "`switch on` ends it",
+            [Suggestion("switch list", (), on_queue, "see what is off")],
         )
     what = activity_words(pending)
-    most = f" of {pending.maximum_attempts}" if pending.maximum_attempts else ""
-    parts = [f"attempt {pending.attempt}{most}"]
+    # The bound of a tool's call has room for workers that lack it: it is not the tool's own.
+    own = pending.activity_type.name.startswith("run.") and pending.maximum_attempts
+    most = f" of {pending.maximum_attempts}" if own else ""
+    parts = [attempt or f"attempt {pending.attempt}{most}"]
     if pending.HasField("last_failure"):
         parts.append(f"the last one failed: {one_line(pending.last_failure.message, _LONG)}")
     if pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_PAUSED:

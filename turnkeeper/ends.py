@@ -84,7 +84,7 @@ def completed(run: str, result: RunResult) -> RunResult:
         return result
     message = f"run {run}: {result.outcome}" + (f": {result.reason}" if result.reason else "")
     if result.outcome == "outcome_unknown":
-        message += f" (`starter.py show {run}` has the call and its key)"
+        message += " (`result.unknown` has the call and its key)"
     raise error_for(result.outcome, message, result)
 
 

@@ -20,6 +20,7 @@ from turnkeeper.outside import (
     approvals_of,
     attribute,
     has_attribute,
+    origin_of,
     outcomes_of,
     waits_of,
 )
@@ -104,8 +105,9 @@ async def pending_approvals(
     async for execution in _executions(client, query, narrowed, limit=limit):
         if asked := await approvals_of(execution):
             agent = await agent_of(client, execution)
+            origin = await origin_of(client, execution)
             for one in asked:
-                yield PendingApproval(execution.id, execution.run_id, agent, one)
+                yield PendingApproval(execution.id, execution.run_id, agent, one, origin)
 
 
 async def _summary(client: Client, execution: WorkflowExecution) -> RunSummary:

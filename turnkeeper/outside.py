@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -38,6 +39,7 @@ from turnkeeper.text import one_line
 from turnkeeper.waiting import KINDS, awaited
 
 __all__ = [
+    "Origin",
     "PendingApproval",
     "UnknownOutcome",
     "activity_words",
@@ -48,6 +50,7 @@ __all__ = [
     "awaited_of",
     "describe",
     "has_attribute",
+    "origin_of",
     "outcomes_of",
     "paused_of",
     "pending_line",
@@ -58,6 +61,16 @@ __all__ = [
 
 
 _M = TypeVar("_M", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a run was started with, by its first event: what its caller wrote."""
+
+    agent: str = ""
+    prompt: str = ""
+    tenant: str = ""
+    principal: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,6 +93,7 @@ class PendingApproval:
     run_id: str
     agent: str
     asked: ApprovalAsked
+    origin: Origin = field(default_factory=Origin)
 
 
 async def describe(
@@ -239,18 +253,41 @@ async def agent_of(client: Client, execution: WorkflowExecution) -> str:
     memo = await execution.memo_value("agent", None)
     if isinstance(memo, str):
         return one_line(memo, 64)
+    return (await origin_of(client, execution)).agent
+
+
+async def origin_of(client: Client, execution: WorkflowExecution) -> Origin:
+    """What a run was started with; empty where that cannot be read.
+
+    Raises:
+        RPCError: the server cannot be reached.
+    """
     handle = client.get_workflow_handle(execution.id, run_id=execution.run_id)
     try:
         async for event in handle.fetch_history_events(page_size=1):
             payloads = event.workflow_execution_started_event_attributes.input.payloads
-            found = await client.data_converter.decode(payloads) if payloads else [None]
-            request = found[0].get("request", found[0]) if isinstance(found[0], dict) else {}
-            return one_line(str(request.get("agent", "")), 64) if isinstance(request, dict) else ""
+            return _origin(await client.data_converter.decode(payloads) if payloads else [])
     except RPCError as error:
         # A list may still have what the server deleted a moment ago.
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
-    return ""
+    return Origin()
+
+
+def _origin(started: Sequence[Any]) -> Origin:
+    """Of a run's input, or of the state that a continued one began with."""
+    first = started[0] if started else None
+    request = first.get("request", first) if isinstance(first, dict) else None
+    if not isinstance(request, dict):
+        return Origin()
+    metadata = request.get("metadata")
+    told = metadata if isinstance(metadata, dict) else {}
+    return Origin(
+        one_line(str(request.get("agent", "")), 64),
+        one_line(str(request.get("prompt", "")), 1_000),
+        one_line(str(told.get("tenant", "")), 200),
+        one_line(str(told.get("principal", "")), 200),
+    )
 
 
 def attribute(execution: WorkflowExecution, name: str, kind: type[Any]) -> Any:

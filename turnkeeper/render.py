@@ -30,6 +30,7 @@ from turnkeeper.control import Raised, paused_words
 from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
 from turnkeeper.state import Call, Phase, RunState
+from turnkeeper.suggestion import deciding, replying, resuming, settling
 from turnkeeper.text import (
     arguments_line,
     clock,
@@ -152,21 +153,9 @@ def approval_awaited(asked: Sequence[ApprovalAsked]) -> str:
     return in_words("approval", [{"tool": a.tool, "id": a.id} for a in asked])
 
 
-def deciding(run_id: str, approval: str, *, allow: bool) -> str:
-    """The arguments of `starter.py` that decide a call, for a shell."""
-    dashed = "-- " if run_id.startswith("-") else ""
-    return f"{'approve' if allow else 'deny'} {dashed}{_word(run_id)} {_word(approval)}"
-
-
 def resume_awaited(paused: Paused | PauseRequest) -> str:
     """What a paused run waits for, in words."""
     return f"a person to resume it, {paused_words(paused)}"
-
-
-def resuming(run_id: str) -> str:
-    """The arguments of `starter.py` that resume a run, for a shell."""
-    # An id that begins with a dash would be taken for an option.
-    return f"resume {'-- ' if run_id.startswith('-') else ''}{_word(run_id)}"
 
 
 def awaited_words(awaited: Sequence[Awaited]) -> str:
@@ -174,22 +163,13 @@ def awaited_words(awaited: Sequence[Awaited]) -> str:
     return "; ".join(in_words(a.kind, [a.model_dump(mode="json")]) for a in awaited)
 
 
-def settling(run_id: str, call_id: str, *, landed: bool) -> str:
-    """The arguments of `starter.py` that settle a call, for a shell."""
-    ids, verdict = f"{_word(run_id)} {_word(call_id)}", "--landed" if landed else "--not-landed"
-    # One that begins with a dash would be taken for an option.
-    dashed = run_id.startswith("-") or call_id.startswith("-")
-    return f"unknown {verdict} -- {ids}" if dashed else f"unknown {ids} {verdict}"
-
-
 def _replying(one: Awaited, workflow_id: str) -> str:
     """How to say what the run waits for."""
-    run, body = _word(workflow_id), _body(**json.loads(one.body))
+    command = _code(f"starter.py {replying(workflow_id, one.call_id)}", 600)
+    body = _body(**json.loads(one.body))
     if one.kind == "answer":
         asked = f"**Asked:** {_md(one.question, 500)}\n\n"
-        command = _code(f"starter.py answer {run} {_word(one.call_id)} '...'", 600)
         return f"{asked}To answer: {command}, or the update `{one.update}` with{body}"
-    command = _code(f"starter.py send {run} '...'", 400)
     return f"To send a message: {command}, or the update `{one.update}` with{body}"
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 _ARGUMENT_CHARACTERS = 120
@@ -146,6 +147,16 @@ def _value(value: Any) -> str:
 def clock(moment: float) -> str:
     """A time, in seconds since 1970, for models and people: `2026-11-30 15:20:00 UTC`."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def two_units(seconds: float) -> str:
+    """In its two largest units, rounded down: `2 d 23 h`, for what is still to come."""
+    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+    for (unit, size), (smaller, part) in pairwise(units):
+        if seconds >= size:
+            rest = int(seconds % size // part)
+            return f"{seconds // size:,.0f} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return age(seconds)
 
 
 def age(seconds: float) -> str:

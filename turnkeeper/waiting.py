@@ -38,8 +38,7 @@ def _pause(fields: Mapping[str, str]) -> str:
 
 
 def _question(fields: Mapping[str, str]) -> str:
-    how = "call {call_id}: update {update} with {body}".format_map(fields)
-    return f'an answer to "{fields["question"]}" ({how})'
+    return f'an answer to "{fields["question"]}" (call {fields["call_id"]})'
 
 
 def _provider(fields: Mapping[str, str]) -> str:
@@ -61,9 +60,7 @@ def _time(fields: Mapping[str, str]) -> str:
 KINDS: dict[str, Kind] = {
     "outcome": Kind("unknown", "a person to say whether {things} took effect"),
     "resume": Kind("paused", "a person to resume it, {things}", _pause),
-    "message": Kind(
-        "awaited", "{things}", "the next message (update {update} with {body})", {"kind": "message"}
-    ),
+    "message": Kind("awaited", "{things}", "the next message", {"kind": "message"}),
     "answer": Kind("awaited", "{things}", _question, {"kind": "answer"}),
     "time": Kind("awaited", "{things}", _time, {"kind": "time"}),
     "provider": Kind("parked", "{things}", _provider),

@@ -15,6 +15,7 @@ import asyncio
 import dataclasses
 import sys
 from datetime import timedelta
+from pathlib import Path
 
 from temporalio.client import (
     Schedule,
@@ -31,11 +32,13 @@ from temporalio.client import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper import AgentClient
+from turnkeeper.commands.place import Place
 from turnkeeper.contract import WORKFLOW
 
 __all__ = ["SCHEDULE", "apply", "delete", "trigger"]
 
 SCHEDULE = "morning"
+_ROOT = Path(__file__).resolve().parents[2]
 _PROMPT = "Brief the team on the open tickets."
 
 
@@ -120,7 +123,8 @@ async def _main(options: argparse.Namespace) -> str:
         return f"schedule {SCHEDULE} {done}; next: {times[0] if times else 'never'}"
     if options.action == "trigger":
         await trigger(client)
-        return "triggered: starter.py list --agent morning"
+        place = Place(_ROOT, _ROOT / ".turnkeeper")
+        return f"triggered: {place.again('list', options=[('--agent', 'morning')])}"
     return f"schedule {SCHEDULE} removed" if await delete(client) else "there is no such schedule"
 
 

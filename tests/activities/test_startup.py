@@ -50,7 +50,7 @@ def test_the_provider_of_a_summariser_has_to_be_known(monkeypatch: pytest.Monkey
     context = ContextPolicy(summariser=ModelSpec(provider="other", name="m"))
     agent = Agent(name="tester", model="m", instructions="i", context=context)
     with pytest.raises(ValueError, match="agent 'tester': provider 'other' is unknown"):
-        startup.providers(Registry([agent]), Redactor())
+        startup.providers(Registry([agent]), Redactor(), "")
 
 
 def test_the_options_of_a_summariser_have_to_be_json() -> None:

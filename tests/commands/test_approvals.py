@@ -27,6 +27,7 @@ from turnkeeper.commands.place import Place
 from turnkeeper.contract import ApprovalAsked
 from turnkeeper.testing import call, calls
 from turnkeeper.testing.embedded import EmbeddedServer
+from turnkeeper.text import clock
 
 
 @tool(effect="idempotent", approval=lambda args: f"{args['amount']} is a lot")
@@ -62,7 +63,7 @@ async def test_what_waits_is_listed_and_decided(
 ) -> None:
     """Over all runs, with all that a decision needs, and the commands for it, ready to paste."""
     async with open_rig(client, tmp_path, SCRIPT, tools=[pay]) as r:
-        run = await r.start()
+        run = await r.start(metadata={"tenant": "acme", "principal": "eve"})
         # What expires first is listed first: whichever attempt was quicker to ask.
         first, second = sorted(await asked(run, 2), key=lambda a: (a.expires, a.call_id))
         allowed_to = "ann" if "ann" in first.arguments else "bob"
@@ -81,6 +82,11 @@ async def test_what_waits_is_listed_and_decided(
         ]
         assert f'    {{"to":"{allowed_to}","amount":300}}' in lines
         assert "asked because 300 is a lot; agent tester, turn 1" in done.stdout
+        # Minutes of the last hour: what is left is not rounded down to hours.
+        left = r"in 23 h \d+ min"
+        until_then = f"    until {clock(first.expires)}, {left}; tenant acme, on behalf of eve"
+        assert re.search(f"^{until_then}$", done.stdout, re.MULTILINE)
+        assert re.search(f"^{first.id} .* {left}  ", done.stdout, re.MULTILINE)
         assert max(map(len, done.stdout.splitlines())) <= 100
         (allow,) = re.findall(r"^To allow the first: (.+)$", done.stderr, re.MULTILINE)
         allowed = await paste(allow)
@@ -110,7 +116,7 @@ async def test_what_waits_is_listed_and_decided(
 async def test_what_cannot_be_decided_is_refused(rig: RigFactory, shell: Shell) -> None:
     """Exit 2, in a sentence, with what waits; and what is decided stays so."""
     async with rig(SCRIPT, tools=[pay]) as r:
-        run = await r.start()
+        run = await r.start(metadata={"tenant": "acme"})
         first, second = await asked(run, 2)
         unasked = await shell.starter("approve", run.id, "0" * 16)
         assert unasked.stderr.startswith(f"starter.py: approval: '{'0' * 16}' is none of this run")
@@ -127,6 +133,16 @@ async def test_what_cannot_be_decided_is_refused(rig: RigFactory, shell: Shell) 
         assert (missing.returncode, "there is no run nowhere" in missing.stderr) == (2, True)
         why = await shell.starter("why", run.id)
         assert f"it waits for a person to allow pay (approval {second.id})" in why.stdout
+        shown = await shell.starter("show", run.id)
+        assert f"          until {clock(second.expires)}, in " in shown.stdout
+        lines = why.stdout.splitlines()
+        assert {
+            "agent     tester; tenant acme",
+            "prompt    question",
+            f"asked     pay {second.arguments}",
+            "asked     because 300 is a lot; effect idempotent, turn 1",
+        } <= set(lines)
+        assert f"asked     until {clock(second.expires)}, in " in why.stdout
         assert f"deny {run.id} {second.id} --reason" in why.stderr
         await run.stop()
         await run.result(check=False, timeout=60)

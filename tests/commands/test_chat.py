@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import uuid
 from pathlib import Path
 
+from tests.commands.test_approvals import paste
 from tests.commands.test_unknown import Shell
 from tests.rig import Rig, RigFactory, until
 from tests.talking import echo, read
 from tests.test_conversations_open import idle
+from tests.test_starter import read_until
 from tests.test_waiting_tools import ASKS, asks
 from turnkeeper import ask_person
 from turnkeeper.client import AgentRunHandle
@@ -28,7 +32,7 @@ async def chat(r: Rig, server: EmbeddedServer, folder: Path, run: str, lines: st
     arguments = ("chat", "tester", "--id", run, "--task-queue", r.task_queue)
     done = await Shell(server, folder).starter(*arguments, stdin=lines)
     assert done.returncode == 0, done.stderr
-    assert f"chat tester --id {run}" in done.stderr
+    assert f"chat tester --id {run} --task-queue {r.task_queue}\n" in done.stderr
     return done.stdout.splitlines()
 
 
@@ -95,14 +99,26 @@ async def test_send_and_answer(rig: RigFactory, server: EmbeddedServer, tmp_path
             found = await shell.starter("list", f"WorkflowId = '{run.id}'")
             return found.stdout if "waiting for" in found.stdout else ""
 
-        assert 'an answer to "Which one?"' in await until(listed)
-        why = await shell.starter("why", run.id)
-        assert "update answer with" in " ".join(why.stdout.split())
+        assert 'an answer to "Which one?" (call c1)' in await until(listed)
+        found = await shell.starter("list", f"WorkflowId = '{run.id}'")
+        why = await paste(found.stderr.partition("To see what the first that waits needs: ")[2])
+        assert 'why       it waits for an answer to "Which one?" (call c1)\n' in why.stdout
+        shown = await shell.starter("show", run.id)
+        (told,) = re.findall(r"^To answer c1: (.+)$", why.stderr, re.MULTILINE)
+        assert f"To answer c1: {told}\n" in shown.stderr
+        following = shell.popen("show", run.id, "--follow")
+        try:
+            assert told in await asyncio.to_thread(read_until, following, "To answer c1: ")
+        finally:
+            following.kill()
+            await asyncio.to_thread(following.communicate)
         wrong = await shell.starter("answer", run.id, "c9", "x")
         assert (wrong.returncode, "waiting: c1" in wrong.stderr) == (2, True)
-        done = await shell.starter("answer", run.id, "c1", "the blue one")
+        done = await paste(told.replace("...", "the blue one"))
         assert (done.returncode, done.stdout) == (0, f"run {run.id} goes on\n")
         await idle(run)
+        idling = await shell.starter("why", run.id)
+        assert f"send {run.id} '...'" in idling.stderr
         arguments = ("send", run.id, "and now?", "--message-id", "m1")
         done = await shell.starter(*arguments, "--wait")
         assert (done.returncode, done.stdout) == (0, "re: and now?\n")

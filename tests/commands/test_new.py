@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,9 +23,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_agent_script_and_test_are_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Into a folder of the agent's name, or into one that is there already."""
-    assert starter.main(["new", "kettles"]) == 0
+    assert starter.main(["--state", "the state", "new", "kettles"]) == 0
     assert {p.name for p in (here / "kettles").iterdir()} == FILES
-    assert "\n  cd kettles\n" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "\n  cd kettles\n" in told
+    # To be typed in the new folder.
+    (serving,) = [shlex.split(line) for line in told.splitlines() if " dev " in line]
+    typed = [sys.executable, str(starter.ROOT / "starter.py"), "--state", str(here / "the state")]
+    assert serving == [*typed, "dev", "--agents", "kettles", "--script", "kettles_script:script"]
     (here / "README.md").write_text("mine")
     assert starter.main(["new", "kettles", "--folder", "."]) == 0
     assert {p.name for p in here.iterdir()} == {*FILES, "README.md", "kettles"}

@@ -23,7 +23,7 @@ def test_a_printed_command_names_program_and_python(
     monkeypatch.chdir(tmp_path / below)
     monkeypatch.setattr(sys, "executable", str(python))
     place = Place(root=checkout, state=checkout / ".turnkeeper")
-    typed = shlex.split(place.command("run 'a b'"))
+    typed = shlex.split(place.command("run", "a b"))
     assert typed == [".venv/bin/python", str(checkout / "starter.py"), "run", "a b"]
     elsewhere = Place(root=checkout, state=tmp_path / "a state")
     assert shlex.split(elsewhere.command("list"))[2:4] == ["--state", str(tmp_path / "a state")]

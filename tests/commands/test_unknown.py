@@ -328,7 +328,7 @@ async def test_without_a_worker_it_is_kept(rig: RigFactory, shell: Shell) -> Non
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--landed"], "name the run and the call: starter.py unknown RUN CALL --landed"),
+        (["--landed"], "unknown RUN CALL --landed (or --not-landed); without options all of them"),
         (["--result", "x"], "name the run and the call"),
         (["--actor", "ann"], "name the run and the call"),
         (["run-1", "--landed"], "name the call, too"),

@@ -309,10 +309,16 @@ async def test_without_a_worker_it_says_so(client: Client, shell: Shell) -> None
     while not told.get("problems"):
         told = json.loads(await asyncio.to_thread(seen.stdout.readline))
     assert told["workers"] == []
-    assert told["problems"][0]["mend"] == "start one: worker.py --task-queue nobody"
+    (problem,) = told["problems"]
+    assert problem["mend"] == "start one"
+    assert " --task-queue nobody --agents MODULE" in problem["commands"][0]
+    drawn = Terminal(shell, "watch", run.id)
+    (line,) = [x for x in (await drawn.shows("to mend it: ")).splitlines() if "to mend it: " in x]
+    assert line.rstrip().removesuffix("\x1b[K").endswith(f"why {run.id}")
     assert "none answers" in told["status"]["waiting_for"]
     await client.get_workflow_handle(run.id).terminate("test")
     await asyncio.to_thread(seen.communicate, timeout=30)
+    await drawn.ended()
     assert seen.returncode == 1
     missing = await shell.starter("watch", "nowhere")
     assert (missing.returncode, missing.stdout) == (2, "")

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import contextlib
+import json
 import re
-from collections.abc import Callable
+import shlex
+import uuid
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from temporalio.client import Client
 
 from tests.commands.test_unknown import Shell, waiting
 from tests.namespaces import bare_namespace
 from tests.rig import Rig, RigFactory, open_rig, until
 from tests.scale_runs import FaultyRun
+from tests.test_starter import ROOT, environment
 from turnkeeper import tool
 from turnkeeper.client import AgentClient, AgentRunHandle
+from turnkeeper.commands import why
+from turnkeeper.commands.place import Place
 from turnkeeper.diagnosis import Diagnosis, _untaken
+from turnkeeper.suggestion import serving
 from turnkeeper.testing import call, status, text
 from turnkeeper.testing.embedded import EmbeddedServer
 
@@ -30,6 +40,27 @@ async def told(rig: Rig, run: AgentRunHandle, has: Callable[[Diagnosis], Any]) -
 
     diagnosis: Diagnosis = await until(found)
     return diagnosis
+
+
+@contextlib.asynccontextmanager
+async def pasted(command: str, folder: Path) -> AsyncIterator[None]:
+    """A worker that was started by a command as a shell reads it, and takes work."""
+    ready = folder / "ready"
+    line = f"exec {command} --ready-file {shlex.quote(str(ready))}"
+    # Nothing answers there: the run is taken, and goes no further.
+    env = environment(ANTHROPIC_API_KEY="x" * 20, ANTHROPIC_BASE_URL="http://127.0.0.1:1")
+    with (folder / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", line, cwd=ROOT, env=env, stderr=log
+        )
+    try:
+        await until(lambda: ready.exists() or process.returncode is not None)
+        assert ready.exists(), (folder / "log").read_text()
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 def says(words: str) -> Callable[[Diagnosis], bool]:
@@ -51,7 +82,7 @@ async def test_a_call_that_is_at_work(rig: RigFactory) -> None:
         run = await r.start()
         found = await told(r, run, says("wait: "))
         (finding,) = found.findings
-        assert finding.what.startswith("wait: attempt 1 of ")
+        assert finding.what.startswith("wait: attempt 1 of 3, ")
         assert (found.status, len(found.workers)) == ("running", 1)
         assert f" on {found.workers[0]}" in finding.what
         go.set()
@@ -73,12 +104,14 @@ async def test_a_reply_that_fails_and_is_tried_again(rig: RigFactory) -> None:
 
 def test_workers_that_take_nothing_may_have_died() -> None:
     """One that was killed is listed for a while: when it polled last tells it from a busy one."""
-    one = _untaken(55, {"a": 58.2})
+    another = serving("q", "finance")
+    one = _untaken(55, {"a": 58.2}, another)
     assert one.what == "a workflow task waits 55 s for 1 worker that polled 58 s ago"
     assert one.mend.startswith("it is busy, hangs or has died")
-    both = _untaken(55, {"a": 58.2, "b": 3.1})
+    both = _untaken(55, {"a": 58.2, "b": 3.1}, another)
     assert both.what == "a workflow task waits 55 s for 2 workers, of which one polled 3 s ago"
     assert both.mend.startswith("they are busy, hang or have died")
+    assert (one.commands, both.commands) == ([another], [another])
 
 
 async def test_a_person_who_is_awaited(
@@ -99,19 +132,44 @@ async def test_a_person_who_is_awaited(
 
 async def test_no_worker(client: Client, server: EmbeddedServer, tmp_path: Path) -> None:
     """Which task queue nobody polls, and how to start one; as JSON too."""
-    run = await AgentClient(client, task_queue="nobody").start("finance", "Hello?")
-    shell = Shell(server, tmp_path)
+    queue = f"nobody's {uuid.uuid4()}"
+    run = await AgentClient(client, task_queue=queue).start("finance", "Hello?")
+    shell = Shell(server, tmp_path / "the state's")
     shown = await shell.starter("why", run.id)
-    assert "workers   none (task queue nobody)" in shown.stdout
-    assert "no worker polls task queue nobody" in shown.stdout
-    assert "mend      start one: worker.py --task-queue nobody" in shown.stdout
-    as_json = await shell.starter("why", run.id, "--json")
-    assert '"workers": []' in as_json.stdout
+    assert f"workers   none (task queue {queue})" in shown.stdout
+    assert f"no worker polls task queue {queue}" in shown.stdout
+    (told,) = re.findall(
+        r"^To start a worker \(.*agent finance\): (.+)$", shown.stderr, re.MULTILINE
+    )
+    as_json = json.loads((await shell.starter("why", run.id, "--json")).stdout)
+    assert (as_json["workers"], as_json["findings"][0]["commands"]) == ([], [told])
+    async with pasted(told.replace("MODULE", "examples.finance"), tmp_path):
+        assert len((await AgentClient(client).why(run.id)).workers) == 1
     await client.get_workflow_handle(run.id).terminate("test")
     ended = await shell.starter("why", run.id)
     assert "waits for nothing: it has ended (terminated)" in ended.stdout
     unknown = await shell.starter("why", "no-such-run")
     assert unknown.returncode == 2
+
+
+async def test_without_a_server_it_says_how_to_start_one(
+    client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The one that answers is gone with the command: a worker would not find it."""
+    agents = AgentClient(client, task_queue=f"nobody-{uuid.uuid4()}")
+    run = await agents.start("finance", "Hello?")
+
+    class Alone(Place):
+        @contextlib.asynccontextmanager
+        async def reach(self, *, to_read: bool) -> AsyncIterator[tuple[AgentClient, bool]]:
+            assert to_read
+            yield agents, True
+
+    place = Alone(root=ROOT, state=tmp_path)
+    assert await why.why(place, argparse.Namespace(id=run.id, json=False)) == 0
+    said = capsys.readouterr().err
+    assert f"No server runs. To start one, first: {place.command('dev')}\n" in said
+    await client.get_workflow_handle(run.id).terminate("test")
 
 
 async def test_a_workflow_task_that_fails(client: Client, tmp_path: Path) -> None:

@@ -220,6 +220,6 @@ def hostile_run(bad: str, *, over: bool = True) -> tuple[RunExport, RunStatus, d
         waiting_for=bad,
         approvals=[asked],
         unknown=[unknown],
-        awaited=[Awaited(kind="answer", question=bad)],
+        awaited=[Awaited(kind="answer", question=bad, call_id=bad, update=bad)],
     )
     return run, status, {f"a1{bad}": "data:image/png;base64,iVBORw0KGgo="}

@@ -24,6 +24,7 @@ from tests.page.runs import (
 from tests.page.test_escaping import Skeleton
 from turnkeeper.contract import (
     ApprovalAsked,
+    Awaited,
     ContextStatus,
     ForkRequest,
     RunRequest,
@@ -286,6 +287,7 @@ def test_an_open_run_says_so_and_how_to_answer() -> None:
         run,
         waiting_for="a person to allow pay",
         approvals=[asked("c1", "waiting")],
+        awaited=[Awaited(kind="answer", question="Which?", call_id="c2", update="answer")],
         context=ContextStatus(tokens=3_000, window=12_000, epoch=1),
         usage=Usage(input_tokens=5),
     )
@@ -295,6 +297,7 @@ def test_an_open_run_says_so_and_how_to_answer() -> None:
         "It waits for a person to allow pay.",
         "starter.py approve q-17 approval-c1",
         "starter.py deny q-17 approval-c1",
+        "starter.py answer q-17 c2 '...'",
         "Time 1 h of 1 d",
         "Window 3,000 of 12,000",
         "pay idempotent waits for a person",

@@ -10,10 +10,12 @@ from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
 from turnkeeper.commands.runs import person
 from turnkeeper.commands.selection import query_of
 from turnkeeper.commands.terminal import below, say, say_json, table, tell, tell_deciding
-from turnkeeper.text import age, one_line, seen_line
+from turnkeeper.text import age, clock, escaped, one_line, seen_line, two_units
 
 if TYPE_CHECKING:
     from turnkeeper.client import PendingApproval
+    from turnkeeper.contract import ApprovalAsked
+    from turnkeeper.outside import Origin
 
 _HEADINGS = ("APPROVAL", "TOOL", "EFFECT", "AGE", "EXPIRES", "RUN")
 _CELL = 300
@@ -73,13 +75,13 @@ def _told(place: Place, options: argparse.Namespace, verb: str, decided: str) ->
         say(f"run {run} goes on: the call {word}")
     elif decided == "unchanged":
         word = "allowed" if verb == "approve" else "denied"
-        say(f"the call was {word} already, nothing has changed: {place.again(f'show {run}')}")
+        showing = place.again("show", options.run)
+        say(f"the call was {word} already, nothing has changed: {showing}")
     elif decided == "queued":
         say(f"no worker answers: run {run} is told as soon as one does")
     else:
-        raise Complaint(
-            f"run {run} has ended, nothing is decided any more: {place.again(f'show {run}')}"
-        )
+        showing = place.again("show", options.run)
+        raise Complaint(f"run {run} has ended, nothing is decided any more: {showing}")
     return FAILED if decided == "ended" else 0
 
 
@@ -100,7 +102,7 @@ def _row(pending: PendingApproval) -> tuple[str, ...]:
         one_line(asked.tool, 64),
         asked.effect,
         age(now - asked.since),
-        f"in {age(left)}" if left > 0 else "now",
+        f"in {two_units(left)}" if left > 0 else "now",
         one_line(pending.id, _CELL),
     )
 
@@ -109,10 +111,35 @@ def _details(pending: PendingApproval) -> list[str]:
     from turnkeeper.approvals import arguments_of
 
     asked = pending.asked
-    late = ", nobody decided in time" if asked.escalated else ""
-    where = f"agent {one_line(pending.agent, 64)}, turn {asked.turn}{late}"
+    where = f"agent {one_line(pending.agent, 64)}, turn {asked.turn}"
     because = f"asked because {seen_line(asked.why, _CELL)}; {where}"
-    return below((arguments_of(asked, 1_000), because))
+    until = f"{until_words(asked)}{whose_words(pending.origin)}"
+    return below((arguments_of(asked, 1_000), because, until))
+
+
+def asked_lines(asked: ApprovalAsked) -> list[str]:
+    """One that waits, by itself: what is to be allowed, why that is asked, and until when."""
+    from turnkeeper.approvals import arguments_of
+
+    return [
+        f"{one_line(asked.tool, 64)} {arguments_of(asked, 1_000)}",
+        f"because {seen_line(asked.why, _CELL)}; effect {asked.effect}, turn {asked.turn}",
+        f"{until_words(asked)} (approval {one_line(asked.id, 64)})",
+    ]
+
+
+def until_words(asked: ApprovalAsked) -> str:
+    """Until when it can be decided; whether that is the second time."""
+    late = ", nobody decided in time before" if asked.escalated else ""
+    left = asked.expires - time.time()
+    return f"until {clock(asked.expires)}, {f'in {two_units(left)}' if left > 0 else 'now'}{late}"
+
+
+def whose_words(origin: Origin) -> str:
+    """`; tenant acme, on behalf of ann`, of what was told at the start."""
+    told = [f"tenant {escaped(origin.tenant)}"] if origin.tenant else []
+    told += [f"on behalf of {escaped(origin.principal)}"] if origin.principal else []
+    return f"; {', '.join(told)}" if told else ""
 
 
 def _as_json(pending: PendingApproval) -> dict[str, object]:
@@ -120,5 +147,7 @@ def _as_json(pending: PendingApproval) -> dict[str, object]:
         "id": pending.id,
         "run_id": pending.run_id,
         "agent": pending.agent,
+        "tenant": pending.origin.tenant or None,
+        "principal": pending.origin.principal or None,
         "approval": pending.asked.model_dump(mode="json"),
     }

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from turnkeeper.commands.place import Complaint, Place
+from turnkeeper.commands.place import Complaint, Option, Place
 from turnkeeper.commands.terminal import say, say_json, tell
 from turnkeeper.text import age, one_line
 
@@ -92,18 +91,19 @@ async def gc(place: Place, options: argparse.Namespace) -> int:
             taken = [j for j, was in zip(gone, removed, strict=True) if was]
             tell(f"removed {_sum(taken)} in {named}")
         else:
-            tell(f"{_sum(gone)} in {named} can be removed: {place.again(_removing(options))}")
+            removing = place.again("artifacts gc", options=_removing(options))
+            tell(f"{_sum(gone)} in {named} can be removed: {removing}")
     return 0
 
 
-def _removing(options: argparse.Namespace) -> str:
-    """The arguments that remove what these have shown."""
-    given = ["artifacts gc --yes", f"--grace {options.grace}"]
+def _removing(options: argparse.Namespace) -> list[Option]:
+    """The options that remove what these have shown."""
+    given: list[Option] = ["--yes", ("--grace", str(options.grace))]
     if options.unrecorded:
         given.append("--unrecorded")
     if options.artifacts:
-        given.append(f"--artifacts {shlex.quote(options.artifacts)}")
-    return " ".join(given)
+        given.append(("--artifacts", options.artifacts))
+    return given
 
 
 class Collector:

@@ -27,7 +27,7 @@ async def fork(place: Place, options: argparse.Namespace) -> int:
     if handle.existed:
         tell(f"run {handle.id} exists already: nothing new was started")
     say(handle.id)
-    tell(f"To see it: {place.again(f'watch {handle.id}')}")
+    tell(f"To see it: {place.again('watch', handle.id)}")
     return 0
 
 
@@ -45,5 +45,5 @@ async def retry(place: Place, options: argparse.Namespace) -> int:
         say_json({"id": handle.id, "run_id": handle.run_id})
         return 0
     say(f"run {handle.id} goes on from turn {options.turn}")
-    tell(f"To see it: {place.again(f'watch {handle.id}')}")
+    tell(f"To see it: {place.again('watch', handle.id)}")
     return 0

@@ -79,9 +79,10 @@ async def raise_limits(place: Place, options: argparse.Namespace) -> int:
     elif raised == "queued":
         say(f"no worker answers: run {shown} is told as soon as one does")
     else:
+        fork = place.again("fork", options.id, options=[("--turn", "N")])
         raise Complaint(
             f"run {shown} has ended, its limits cannot be raised any more\n"
-            f"A fork goes on from where it was: {place.again(f'fork {shown} --turn N')}"
+            f"A fork goes on from where it was: {fork}"
         )
     return FAILED if raised == _ENDED else 0
 
@@ -176,5 +177,5 @@ def _told(place: Place, verb: _Verb, run: str, became: str) -> str:
     if became == "queued":
         return f"no worker answers: run {shown} {verb.told[became]} as soon as one does"
     if became == _ENDED:
-        return f"run {shown} has ended already: {place.again(f'show {shown}')}"
+        return f"run {shown} has ended already: {place.again('show', run)}"
     return f"run {shown} {verb.told[became]}" if became in verb.told else f"run {shown}: {became}"

@@ -59,7 +59,7 @@ def _crash(place: Place, options: argparse.Namespace) -> int:
     if options.json:
         say_json(report.as_json())
     else:
-        say(f"\nTranscript: {place.command(f'show {report.id}')}")
+        say(f"\nTranscript: {place.command('show', report.id)}")
     return 0 if report.passed else FAILED
 
 
@@ -134,7 +134,7 @@ def _print_end(place: Place, run_id: str, result: RunResult, ui_url: str | None)
         say(f"          {line}")
     base = ui_url or f"http://127.0.0.1:{UI_PORT}"
     say("\nWhere to look")
-    say(f"  transcript   {place.command(f'show {run_id}')}")
+    say(f"  transcript   {place.command('show', run_id)}")
     say(f"  Temporal UI  {base}/namespaces/default/workflows/{run_id}")
     if ui_url is None:
         say(f"               served by `make dev` ({place.command('dev')})")

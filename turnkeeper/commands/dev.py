@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
 from turnkeeper.commands.terminal import say, tell
+from turnkeeper.suggestion import Suggestion
 
 if TYPE_CHECKING:
     from turnkeeper.commands.sources import Sources
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 UI_PORT = 8233
 """Where the UI is unless the port is taken."""
 _LOOK_SECONDS = 0.2
+_WORKER = Suggestion(options=(("--agents", "MODULE"),), program="worker.py")
 
 
 def dev(place: Place, options: argparse.Namespace) -> int:
@@ -34,7 +36,7 @@ def dev(place: Place, options: argparse.Namespace) -> int:
             "of its own. Unset it here and there.",
             USAGE,
         )
-    serving = _served(options)
+    serving = _served(place, options)
     stopping = threading.Event()
     started: list[Stack] = []
 
@@ -96,13 +98,12 @@ def refuse_address(place: Place) -> None:
     if place.address or place.namespace:
         raise Complaint(
             "--address and --namespace do not go with this command, which starts a server of its "
-            f"own; {place.command('--agents MODULE --address ...', 'worker.py')} serves agents on "
-            "another",
+            f"own; {place.write(_WORKER)} serves agents on another",
             USAGE,
         )
 
 
-def _served(options: argparse.Namespace) -> DemoAgent:
+def _served(place: Place, options: argparse.Namespace) -> DemoAgent:
     """What the worker serves and what stands in for its model; checked before anything starts."""
     from turnkeeper.testing.stack import FINANCE, DemoAgent, uses_real_provider
 
@@ -115,9 +116,10 @@ def _served(options: argparse.Namespace) -> DemoAgent:
         return DemoAgent(agents=agents)
     if options.script is None:
         if agents != FINANCE:
+            playing = [("--agents", agents), ("--script", "MODULE:NAME")]
             raise Complaint(
                 "ANTHROPIC_API_KEY is not set: agents could not reach their model. Set it, or play "
-                f"a script: starter.py dev --agents {agents} --script MODULE:NAME",
+                f"a script: {place.command('dev', options=playing)}",
                 USAGE,
             )
         return DemoAgent(reload=options.reload)
@@ -141,10 +143,9 @@ def _print_links(place: Place, record: DevRecord, agents: list[str]) -> None:
     say("In another terminal, for example:")
     if agents:
         asked = "What is 7% of last year's revenue?" if agents[0] == "finance" else "..."
-        asking = f'run --agent {agents[0]} "{asked}"'
-        say(f"  {place.command(asking)}")
+        say(f"  {place.command('run', asked, options=[('--agent', agents[0])])}")
     else:
-        say(f"  {place.command('--agents MODULE', 'worker.py')}")
+        say(f"  {place.write(_WORKER)}")
     if not record.address.endswith(":7233"):
         say("Programs of your own look at another port, unless you tell them:")
         say(f"  export TEMPORAL_ADDRESS={record.address}")

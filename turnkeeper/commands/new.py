@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
 import keyword
 import re
@@ -137,14 +138,12 @@ def _is_taken(name: str) -> bool:
 
 
 def _print_next(place: Place, name: str, folder: Path) -> None:
-    # Absolute: they are typed in the new folder.
-    python, starter = (shlex.quote(str(p)) for p in (sys.executable, place.root / "starter.py"))
-    if place.state != place.root / ".turnkeeper":
-        starter += f" --state {shlex.quote(str(place.state))}"
+    there = dataclasses.replace(place, folder=folder)
+    script = ("--script", f"{name}_script:script")
     say("Test it, then serve it (with ANTHROPIC_API_KEY set, the real model answers):")
     if folder.resolve() != Path.cwd().resolve():
         say(f"  cd {shlex.quote(str(folder))}")
-    say(f"  {python} -m pytest test_{name}.py")
-    say(f"  {python} {starter} dev --agents {name} --script {name}_script:script")
+    say(f"  {there.python} -m pytest test_{name}.py")
+    say(f"  {there.command('dev', options=[('--agents', name), script])}")
     say("Ask it from another terminal:")
-    say(f'  {python} {starter} run --agent {name} "{_QUESTION}"')
+    say(f"  {there.command('run', _QUESTION, options=[('--agent', name)])}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +15,13 @@ from urllib.parse import urlsplit
 
 from turnkeeper.commands.terminal import quiet_sdk
 from turnkeeper.outcomes import OUTCOMES
+from turnkeeper.suggestion import Suggestion
 
 if TYPE_CHECKING:
     from turnkeeper.artifacts import ArtifactStore
     from turnkeeper.client import AgentClient
 
+Option = str | tuple[str, str]
 FAILED = 1
 USAGE = 2
 
@@ -41,7 +44,8 @@ def exit_code(outcome: str) -> int:
 class Place:
     """`root` is the checkout, `state` the folder of the embedded server and its data.
 
-    `address`, `namespace` and `task_queue` are those given on the command line, if any.
+    `address`, `namespace` and `task_queue` are those given on the command line, if any; `folder` is
+    where the commands that it writes are typed, if not here.
     """
 
     root: Path
@@ -49,19 +53,38 @@ class Place:
     address: str | None = None
     namespace: str | None = None
     task_queue: str | None = None
+    folder: Path | None = None
 
-    def command(self, rest: str, program: str = "starter.py") -> str:
-        """A command for people to type here, as `starter.py` was called."""
+    def again(self, verb: str, *names: str, options: Sequence[Option] = ()) -> str:
+        """As `write`, of a command of `starter.py`; names and options as in `Suggestion`."""
+        return self.write(Suggestion(verb, names, tuple(options)))
+
+    def command(self, verb: str, *names: str, options: Sequence[Option] = ()) -> str:
+        """As `again`, of a command that starts the server itself, or goes to the embedded one."""
+        here = dataclasses.replace(self, address=None, namespace=None)
+        return here.again(verb, *names, options=options)
+
+    def write(self, suggested: Suggestion) -> str:
+        """A command for people to paste here, whole; it goes to the server that was named."""
         own = self.state == self.root / ".turnkeeper"
-        state = [] if own else ["--state", shlex.quote(_short(self.state))]
-        typed = [_short(Path(sys.executable)), _short(self.root / program)]
-        return " ".join([*map(shlex.quote, typed), *state, rest])
+        named = {
+            "--state": None if own else self._short(self.state),
+            "--address": self.address,
+            "--namespace": self.namespace,
+        }
+        place = [f"{name} {shlex.quote(value)}" for name, value in named.items() if value]
+        program = shlex.quote(self._short(self.root / suggested.program))
+        return " ".join([self.python, program, *place, str(suggested)])
 
-    def again(self, rest: str) -> str:
-        """As `command`, for one that goes to the server that was named in this one."""
-        named = {"--address": self.address, "--namespace": self.namespace}
-        options = [f"{name} {shlex.quote(value)}" for name, value in named.items() if value]
-        return self.command(" ".join([*options, rest]))
+    @property
+    def python(self) -> str:
+        """The Python that runs, for a shell: another one may lack what this one has."""
+        return shlex.quote(self._short(Path(sys.executable)))
+
+    @property
+    def on_queue(self) -> list[Option]:
+        """The task queue that was named, for a command that takes one."""
+        return [("--task-queue", self.task_queue)] if self.task_queue else []
 
     def store(self, url: str | None = None) -> ArtifactStore:
         """The artifact store of `url`, else the environment's, else that of the state folder."""
@@ -93,6 +116,11 @@ class Place:
 
     def _store_url(self, url: str | None) -> str:
         return url or os.environ.get("TURNKEEPER_ARTIFACTS") or str(self.state / "artifacts")
+
+    def _short(self, path: Path) -> str:
+        """`path` from where it is typed, if that is not the longer way."""
+        relative = os.path.relpath(path, self.folder)
+        return str(path) if relative.startswith("..") else relative
 
     @contextlib.asynccontextmanager
     async def client(self, *, to_read: bool = False) -> AsyncIterator[AgentClient]:
@@ -172,12 +200,6 @@ class Place:
             f"\nStart one with `make dev` ({self.command('dev')}), or name another with --address "
             "or TEMPORAL_ADDRESS."
         )
-
-
-def _short(path: Path) -> str:
-    """`path` from here, if that is not the longer way."""
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative
 
 
 def _quiet(line: str) -> None:

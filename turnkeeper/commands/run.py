@@ -16,9 +16,11 @@ from turnkeeper.commands.terminal import (
     say,
     say_json,
     tell,
+    tell_commands,
     tell_deciding,
     tell_settling,
 )
+from turnkeeper.suggestion import Suggestion, ending_waits
 
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient, AgentRunHandle
@@ -53,7 +55,7 @@ async def run(place: Place, options: argparse.Namespace) -> int:
                 say_json({"id": handle.id, "run_id": handle.run_id, "existed": handle.existed})
             else:
                 say(handle.id)
-                tell(f"To see it: {place.again(f'watch {handle.id}')}")
+                tell(f"To see it: {place.again('watch', handle.id)}")
             return 0
         # Whatever answers at the default address may be the server of something else.
         address = client.client.service_client.config.target_host
@@ -70,11 +72,11 @@ async def wait(place: Place, client: AgentClient, run_id: str) -> RunResult:
         steps = _with_advice(place, client, run_id, progress(client, run_id))
         await StepPrinter(sys.stderr).print(steps)
     except asyncio.CancelledError:
-        tell(f"\nThe run goes on without you. To see it: {place.again(f'watch {run_id}')}")
-        tell(f"To stop it: {place.again(f'stop {run_id}')}")
+        tell(f"\nThe run goes on without you. To see it: {place.again('watch', run_id)}")
+        tell(f"To stop it: {place.again('stop', run_id)}")
         raise
     except ConnectionError as error:
-        again = place.again(f"watch {run_id}")
+        again = place.again("watch", run_id)
         raise ConnectionError(
             f"{error}\nThe run goes on when the server is back. To see it: {again}"
         ) from error
@@ -85,31 +87,37 @@ async def _with_advice(
     place: Place, client: AgentClient, run_id: str, steps: AsyncIterator[Step]
 ) -> AsyncIterator[Step]:
     """The steps; and, where one waits for a person, the commands that settle it."""
+    told: set[Suggestion] = set()
     async for step in steps:
         yield step
         # Told of what waits now: steps of the past are followed as well.
         if step.phase != "WAITING":
             continue
-        waiting = await _waiting(client, run_id)
+        waiting, others = await _waiting(client, run_id)
         if step.call_id in waiting:
             tell_settling(place, run_id, step.call_id)
         if step.approval in waiting:
             tell_deciding(place, run_id, step.approval)
+        tell_commands(place, [o for o in others if o not in told])
+        told.update(others)
 
 
-async def _waiting(client: AgentClient, run_id: str) -> list[str]:
-    """Ids of the calls, and of the approvals, for which a person is waited for."""
+async def _waiting(client: AgentClient, run_id: str) -> tuple[list[str], list[Suggestion]]:
+    """Ids of the calls, and of the approvals, for which a person is waited for; and what ends the
+    other waits."""
     from temporalio.service import RPCError
 
-    from turnkeeper.outside import approvals_of, unknown_of
+    from turnkeeper.outside import approvals_of, awaited_of, paused_of, unknown_of
 
     try:
         described = await client.client.get_workflow_handle(run_id).describe()
     except RPCError:
         # Who follows the steps waits for the server, and says so.
-        return []
+        return [], []
     unsure = [c.call_id for c in await unknown_of(described) if c.status == "waiting"]
-    return unsure + [a.id for a in await approvals_of(described)]
+    ids = unsure + [a.id for a in await approvals_of(described)]
+    paused = await paused_of(described) is not None
+    return ids, ending_waits(run_id, await awaited_of(described), paused=paused)
 
 
 def print_result(place: Place, handle: AgentRunHandle, result: RunResult, *, as_json: bool) -> int:
@@ -130,7 +138,7 @@ def print_result(place: Place, handle: AgentRunHandle, result: RunResult, *, as_
     if unsure := [c for c in result.unknown if c.status == "open"]:
         for call in unsure:
             tell(unknown_line(call))
-        tell(f"To see more: {place.again(f'show {handle.id}')}")
+        tell(f"To see more: {place.again('show', handle.id)}")
     return exit_code(result.outcome)
 
 

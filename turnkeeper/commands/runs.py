@@ -12,6 +12,7 @@ from turnkeeper.commands.place import USAGE, Complaint, Place
 from turnkeeper.commands.selection import query_of
 from turnkeeper.commands.terminal import say, say_json, table, tell
 from turnkeeper.text import one_line
+from turnkeeper.waiting import PROVIDER, TIME
 
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient, RunSummary
@@ -30,6 +31,9 @@ async def list_runs(place: Place, options: argparse.Namespace) -> int:
         say_json({"runs": [_as_json(r) for r in runs]})
     elif runs:
         print_runs(runs)
+        for first in [r for r in runs if set(r.waits) - {TIME, PROVIDER}][:1]:
+            tell()
+            tell(f"To see what the first that waits needs: {place.again('why', first.id)}")
     else:
         tell("no runs")
     return 0

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from turnkeeper.commands.approvals import until_words
 from turnkeeper.commands.files import draft, keep, name_of
 from turnkeeper.commands.place import USAGE, Complaint, Place
 from turnkeeper.commands.run import print_result, wait
@@ -15,10 +16,11 @@ from turnkeeper.commands.terminal import (
     say,
     say_json,
     tell,
+    tell_commands,
     tell_deciding,
-    tell_resuming,
     tell_settling,
 )
+from turnkeeper.suggestion import ending_waits
 
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient
@@ -121,6 +123,8 @@ def _print(
         say(f"limits    {_limits(status, ended)}")
     for asked in status.approvals:
         say(f"approval  {approval_text(asked)}")
+        if asked.status == "waiting":
+            say(f"          {until_words(asked)}")
     for call in status.unknown:
         say(f"unknown   turn {call.turn} · {unknown_text(call)}")
         say(f"          {seen_line(call.what, 500)}")
@@ -170,9 +174,9 @@ def _advise(place: Place, run_id: str, status: RunStatus) -> None:
         if asked.status == "waiting":
             tell()
             tell_deciding(place, run_id, asked.id)
-    if status.paused is not None:
+    if others := ending_waits(run_id, status.awaited, paused=status.paused is not None):
         tell()
-        tell_resuming(place, run_id)
+        tell_commands(place, others)
 
 
 def _how_far(call: ToolRun, ended: RunResult | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import time
 from typing import TYPE_CHECKING
 
@@ -97,8 +96,8 @@ async def _tell_where_off(place: Place, client: AgentClient, options: argparse.N
         if queue == options.task_queue:
             # Just a moment ago, or not heard yet.
             continue
-        there = f" --task-queue {shlex.quote(queue)}" if queue else ""
-        command = place.again(f"switch on {switch.kind} {shlex.quote(switch.name)}{there}")
+        there = [("--task-queue", queue)] if queue else []
+        command = place.again("switch on", switch.kind, switch.name, options=there)
         tell(f"it is still off {_where(client, queue)}: {command}")
 
 

@@ -8,6 +8,7 @@ import contextlib
 import secrets
 import sys
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from turnkeeper.commands.place import FAILED, Complaint, Place
@@ -38,7 +39,8 @@ async def send(place: Place, options: argparse.Namespace) -> int:
         )
         answer = None
         if options.wait and sent != "ended":
-            answer = await client.reply(options.run, named)
+            with _shown(place, options.run):
+                answer = await client.reply(options.run, named)
     if options.json:
         say_json({"id": options.run, "message_id": named, "send": sent, "answer": answer})
     elif sent == "ended":
@@ -77,8 +79,7 @@ def _told(run: str, sent: str) -> str:
 
 
 def _over(place: Place, run: str) -> Complaint:
-    shown = one_line(run, 200)
-    return Complaint(f"run {shown} has ended: {place.again(f'show {shown}')}")
+    return Complaint(f"run {one_line(run, 200)} has ended: {place.again('show', run)}")
 
 
 async def chat(place: Place, options: argparse.Namespace) -> int:
@@ -90,10 +91,21 @@ async def chat(place: Place, options: argparse.Namespace) -> int:
         with contextlib.suppress(_LeftError):
             while True:
                 if line := await _read():
-                    await _exchange(client, options.agent, run, line, actor)
-        tell(f"\nTo go on: {place.again(f'chat {options.agent} --id {run}')}")
-        tell(f"To end it: {place.again(f'stop {run}')}")
+                    with _shown(place, run):
+                        await _exchange(client, options.agent, run, line, actor)
+        again = [("--id", run), *place.on_queue]
+        tell(f"\nTo go on: {place.again('chat', options.agent, options=again)}")
+        tell(f"To end it: {place.again('stop', run)}")
     return 0
+
+
+@contextlib.contextmanager
+def _shown(place: Place, run: str) -> Iterator[None]:
+    """Say how to look at a run that ends without an answer."""
+    try:
+        yield
+    except RunError as error:
+        raise Complaint(f"{error}\nTo see it: {place.again('show', run)}") from error
 
 
 class _LeftError(Exception):
@@ -147,8 +159,6 @@ async def _exchange(client: AgentClient, agent: str, run: str, line: str, actor:
         while not (await asyncio.wait([waiting], timeout=_LOOK_SECONDS))[0]:
             await _answer_questions(client, run, asked, actor)
         say(safe(waiting.result()))
-    except RunError as error:
-        raise Complaint(str(error)) from error
     finally:
         waiting.cancel()
 

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import AsyncIterator, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from turnkeeper.suggestion import Suggestion, deciding, settling
 from turnkeeper.text import escaped, printable, well_formed
 
 if TYPE_CHECKING:
@@ -46,10 +47,8 @@ def _write(stream: TextIO, text: str, end: str = "\n") -> None:
 def tell_settling(place: Place, run_id: str, call_id: str, which: str = "it") -> None:
     """The two commands of which one settles a call that waits, each on a line that can be pasted
     whole: no margin cuts it."""
-    from turnkeeper.render import settling
-
     landed, not_landed = (
-        place.again(settling(run_id, call_id, landed=verdict)) for verdict in (True, False)
+        place.write(settling(run_id, call_id, landed=verdict)) for verdict in (True, False)
     )
     tell(f"To settle {which}, if it took effect: {landed}")
     tell(f"{'':<{len(which) + 12}}if it did not: {not_landed}")
@@ -57,18 +56,15 @@ def tell_settling(place: Place, run_id: str, call_id: str, which: str = "it") ->
 
 def tell_deciding(place: Place, run_id: str, approval: str, which: str = "it") -> None:
     """The two commands of which one decides a call that waits for a person's word."""
-    from turnkeeper.render import deciding
-
-    allow, deny = (place.again(deciding(run_id, approval, allow=word)) for word in (True, False))
+    allow, deny = (place.write(deciding(run_id, approval, allow=word)) for word in (True, False))
     tell(f"To allow {which}: {allow}")
-    tell(f"To deny {which}:  {deny} --reason ...")
+    tell(f"To deny {which}:  {deny}")
 
 
-def tell_resuming(place: Place, run_id: str) -> None:
-    """The command that lets a paused run go on."""
-    from turnkeeper.render import resuming
-
-    tell(f"To resume it: {place.again(resuming(run_id))}")
+def tell_commands(place: Place, suggested: Iterable[Suggestion]) -> None:
+    """Commands that a person may give next, each with what it is for."""
+    for one in suggested:
+        tell(f"To {one.aim}: {place.write(one)}")
 
 
 def quiet_sdk() -> None:

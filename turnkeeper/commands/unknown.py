@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 _RUNS = 1_000
 _HEADINGS = ("STATUS", "AGE", "RUN", "CALL", "TOOL")
 _CELL = 300
-_SETTLING = "starter.py unknown RUN CALL --landed (or --not-landed)"
 
 
 async def unknown(place: Place, options: argparse.Namespace) -> int:
     """List what nobody has settled, or all calls of one run, or settle one call."""
-    if problem := _misuse(options):
+    if problem := _misuse(place, options):
         raise Complaint(problem, USAGE)
     if options.call is not None:
         return await _settle(place, options)
     return await (_list if options.run is None else _list_of)(place, options)
 
 
-def _misuse(options: argparse.Namespace) -> str:
+def _misuse(place: Place, options: argparse.Namespace) -> str:
     """What is wrong with options that each by itself is right; else empty."""
     settles = (options.landed, options.result, options.actor) != (None, None, None)
     lists = options.waiting or options.count is not None
+    settling = f"{place.again('unknown', 'RUN', 'CALL', options=['--landed'])} (or --not-landed)"
     if options.run is None and settles:
-        return f"name the run and the call: {_SETTLING}; without options all of them are listed"
+        return f"name the run and the call: {settling}; without options all of them are listed"
     if options.run is not None and lists:
         return "--waiting and --count are for the list: leave out RUN and CALL"
     if options.run is not None and options.call is None and settles:
-        return f"name the call, too: {_SETTLING}; `starter.py unknown RUN` lists them"
+        return f"name the call, too: {settling}; without options its calls are listed"
     if options.call is not None and options.landed is None:
-        return f"say whether the call took effect: {_SETTLING}"
+        return f"say whether the call took effect: {settling}"
     return ""
 
 
@@ -159,6 +159,6 @@ async def _settle(place: Place, options: argparse.Namespace) -> int:
     else:
         raise Complaint(
             f"run {options.run} has ended, nothing can be settled any more: "
-            f"{place.again(f'show {options.run}')}"
+            f"{place.again('show', options.run)}"
         )
     return FAILED if resolved == "ended" else 0

@@ -36,14 +36,14 @@ async def watch(place: Place, options: argparse.Namespace) -> int:
         seen = looks(client, options.id, status)
         try:
             if options.json:
-                return exit_code((await _objects(seen)).outcome)
+                return exit_code((await _objects(place, seen)).outcome)
             if Screen.is_there(sys.stdout):
                 result = await _drawn(place, seen)
             else:
                 result = await _lines(seen)
         except asyncio.CancelledError:
-            tell(f"\nThe run goes on without you. To see it: {place.again(f'watch {options.id}')}")
-            tell(f"To stop it: {place.again(f'stop {options.id}')}")
+            tell(f"\nThe run goes on without you. To see it: {place.again('watch', options.id)}")
+            tell(f"To stop it: {place.again('stop', options.id)}")
             raise
         handle = AgentRunHandle(client, options.id, existed=True)
         return print_result(place, handle, result, as_json=False)
@@ -57,7 +57,8 @@ async def _drawn(place: Place, seen: AsyncIterator[Look]) -> RunResult:
     lines: list[str] = []
     with Screen(sys.stdout) as screen:
         async for look in seen:
-            answering = place.again(f"why {look.id}") if look.waits else ""
+            helps = look.waits or any(p.commands for p in look.problems)
+            answering = place.again("why", look.id) if helps else ""
             lines = frame(look, answering, width=width(), colour=colour)
             leaving = "" if look.result else "Ctrl-C leaves; the run goes on."
             screen.draw([*lines, "", leaving])
@@ -81,7 +82,7 @@ def frame(look: Look, answering: str, *, width: int, colour: bool = False) -> li
         lines += _rows("waiting", _wrapped(f"for {one_line(status.waiting_for, 500)}", width))
     if answering:
         # To be pasted whole: no margin cuts it.
-        lines.append(_row("", f"to answer: {answering}"))
+        lines.append(_row("", f"to {'answer' if look.waits else 'mend it'}: {answering}"))
     lines += _rows("used", _wrapped(_used(look), width))
     for problem in look.problems:
         told = f"{problem.what}; {problem.mend}" if problem.mend else problem.what
@@ -167,11 +168,11 @@ async def _lines(seen: AsyncIterator[Look]) -> RunResult:
     return _result(look)
 
 
-async def _objects(seen: AsyncIterator[Look]) -> RunResult:
+async def _objects(place: Place, seen: AsyncIterator[Look]) -> RunResult:
     """An object whenever something has changed, the last one with the result."""
     before: dict[str, object] = {}
     async for look in seen:
-        told = _as_json(look)
+        told = _as_json(place, look)
         # What a problem is tells its age, too: that is no change.
         change = told | {"problems": [f.mend for f in look.problems]}
         if change != before:
@@ -185,7 +186,7 @@ def _result(last: Look) -> RunResult:
     return last.result
 
 
-def _as_json(look: Look) -> dict[str, object]:
+def _as_json(place: Place, look: Look) -> dict[str, object]:
     return {
         "id": look.id,
         "status": look.status.model_dump(mode="json", exclude={"calls"}),
@@ -203,7 +204,10 @@ def _as_json(look: Look) -> dict[str, object]:
         ],
         "waits": list(look.waits),
         "workers": list(look.workers),
-        "problems": [{"what": f.what, "mend": f.mend} for f in look.problems],
+        "problems": [
+            {"what": f.what, "mend": f.mend, "commands": [place.write(c) for c in f.commands]}
+            for f in look.problems
+        ],
         "started": look.started.isoformat(),
         "result": look.result.model_dump(mode="json") if look.result else None,
     }

@@ -15,7 +15,8 @@ from turnkeeper.page.ink import Ink, clock_of, count, span
 from turnkeeper.page.markup import Html, join, tag
 from turnkeeper.page.story import Story, Turn
 from turnkeeper.page.style import STYLE
-from turnkeeper.render import approval_text, deciding, person_awaited, settling
+from turnkeeper.render import approval_text, person_awaited
+from turnkeeper.suggestion import Suggestion, deciding, ending_waits, settling
 from turnkeeper.text import one_line
 
 __all__ = ["page"]
@@ -155,11 +156,14 @@ def _waiting(story: Story) -> Html | None:
     for call in [c for c in story.unknown if c.status == "waiting"][:_LISTED]:
         parts.append(tag("p", f"Unknown: {person_awaited([call])}"))
         parts += [_command(settling(run, call.call_id, landed=word)) for word in (True, False)]
+    others = ending_waits(run, status.awaited, paused=status.paused is not None)
+    parts += map(_command, others[:_LISTED])
     return tag("section", tag("h2", "Waiting"), *parts, class_="waiting")
 
 
-def _command(rest: str) -> Html:
-    return tag("pre", f"starter.py {rest}", class_="wrap")
+def _command(suggested: Suggestion) -> Html:
+    # Not whole: who reads the page is elsewhere.
+    return tag("pre", f"{suggested.program} {suggested}", class_="wrap")
 
 
 # --- limits ---------------------------------------------------------------------------------------

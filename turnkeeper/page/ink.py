@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 
 from turnkeeper.page.markup import Html, join, tag
-from turnkeeper.text import one_line
+from turnkeeper.text import one_line, two_units
 
 __all__ = ["Ink", "clock_of", "count", "span"]
 
@@ -79,16 +79,7 @@ def span(seconds: float) -> str:
     """A time in its two largest units: `0.42 s`, `4.2 s`, `3 min 20 s`, `2 d 5 h`."""
     if seconds < 60:
         return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
-    whole = round(seconds)
-    for name, large, part, small in (
-        ("d", 86_400, "h", 3_600),
-        ("h", 3_600, "min", 60),
-        ("min", 60, "s", 1),
-    ):
-        if whole >= large:
-            rest = whole % large // small
-            return f"{whole // large:,} {name}" + (f" {rest} {part}" if rest else "")
-    return f"{whole} s"
+    return two_units(round(seconds))
 
 
 def clock_of(moment: datetime, day: datetime | None = None) -> str:
