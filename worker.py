@@ -385,6 +385,7 @@ def build_worker(
     grace = _grace(registry, settings)
     redactor = redactor or Redactor.from_environment()
     caches = _caches(registry, settings)
+    keeps_switches = settings.keeps_switches
     views = Views(client, store, max_bytes=caches.view_bytes, max_runs=caches.runs)
     # As many threads as slots: a call that waits for a thread would burn its own timeout.
     threads = ThreadPoolExecutor(settings.max_activities, thread_name_prefix="tool")
@@ -406,7 +407,7 @@ def build_worker(
 
     class Serving(Worker):
         async def run(self) -> None:
-            if not settings.keeps_switches:
+            if not keeps_switches:
                 return await super().run()
             async with _namespace_switches(client, registry):
                 await super().run()

@@ -30,7 +30,7 @@ from turnkeeper.metrics import ATTEMPTS_TIMED_OUT
 from turnkeeper.testing import EffectLedger, call, calls, text
 from turnkeeper.testing.effects import Arrival
 from turnkeeper.testing.embedded import EmbeddedServer
-from turnkeeper.testing.process import ChildProcess
+from turnkeeper.testing.nursery import ForkedProcess
 
 # Workers start slowly where much else is at work.
 pytestmark = pytest.mark.timeout(300)
@@ -345,9 +345,9 @@ class Rolled:
     """At the ledger."""
     results: dict[str, RunResult]
     """By prompt."""
-    slow: ChildProcess
+    slow: ForkedProcess
     """The first worker: it has the grace that a worker has by default."""
-    hasty: ChildProcess
+    hasty: ForkedProcess
     """The second one: it has none."""
 
 

@@ -18,7 +18,7 @@ from tests.zombie_tools import TOOLS
 from turnkeeper.client import AgentRunHandle
 from turnkeeper.contract import RunResult
 from turnkeeper.testing import EffectLedger, Exchange, call, text
-from turnkeeper.testing.process import ChildProcess
+from turnkeeper.testing.nursery import ForkedProcess
 from turnkeeper.testing.provider import Reply
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
@@ -62,7 +62,7 @@ def open_gate(s: Site) -> None:
     Path(s.environment["GATE"]).touch()
 
 
-async def begun(s: Site, moment: str, names: list[str]) -> tuple[ChildProcess, Runs]:
+async def begun(s: Site, moment: str, names: list[str]) -> tuple[ForkedProcess, Runs]:
     """A worker with a run of each tool, all at their moment."""
     first = await s.worker(*OPTIONS)
     runs = {name: await s.start(f"{name} {moment}", agent="zombie") for name in names}
@@ -70,7 +70,7 @@ async def begun(s: Site, moment: str, names: list[str]) -> tuple[ChildProcess, R
     return first, runs
 
 
-async def ended_by_another(s: Site, stopped: ChildProcess, runs: Runs) -> dict[str, RunResult]:
+async def ended_by_another(s: Site, stopped: ForkedProcess, runs: Runs) -> dict[str, RunResult]:
     """What becomes of the runs while the first worker stands still; then it is woken."""
     await asyncio.sleep(HEARTBEAT + 0.5)
     open_gate(s)
@@ -85,7 +85,7 @@ def effects(ledger: EffectLedger) -> Counter[str]:
     return Counter(row.name for row in ledger.effects())
 
 
-def refusals(s: Site, process: ChildProcess) -> set[tuple[str, str]]:
+def refusals(s: Site, process: ForkedProcess) -> set[tuple[str, str]]:
     """Event and tool of the lines by which a worker tells what it did not go on with."""
     lines = [x for x in s.logged(process) if x["event"] in ("attempt stopped", "late result")]
     assert all(line["run_id"] and line["key"] and line["attempt"] for line in lines)

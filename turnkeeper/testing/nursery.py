@@ -85,6 +85,16 @@ class ForkedProcess:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
+    def end(self, timeout: float = 10) -> None:
+        """SIGTERM, after `timeout` seconds SIGKILL."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+        try:
+            self.wait(timeout)
+        except ProcessError:
+            self.kill()
+            self.wait(timeout)
+
     def tail(self) -> str:
         """The end of the log, for an error message."""
         return tail_of(self.log)
