@@ -277,7 +277,7 @@ async def test_b89_changed_arguments_are_asked_for_again(rig: RigFactory) -> Non
         await run.approve(first.id)
         (second,) = await asked(run)
         assert second.id != first.id
-        assert await run.approve(first.id) == "decided"
+        assert await run.approve(first.id) == "unchanged"
         assert shop.done == [("o-1", "150")]
         await run.deny(second.id)
         await run.result()

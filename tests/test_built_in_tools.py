@@ -137,6 +137,7 @@ async def test_what_was_said_long_ago_is_recalled(
     assert len(grown) == 2
 
 
+@pytest.mark.long
 async def test_recalling_turn_after_turn_reads_what_is_new(
     rig: RigFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ async def long_run(r: Rig, name: str) -> RunResult:
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("turns", [20, 60])
 async def test_a_view_that_is_one_turn_behind_takes_one_small_page(
     rig: RigFactory, turns: int

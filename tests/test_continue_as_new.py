@@ -102,6 +102,7 @@ async def ends(
 # --- the same run -------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_the_transcript_is_the_same_with_and_without(rig: RigFactory) -> None:
     """Conversations of every kind end with equal digests, whether they continued as new or not."""
     cases = [(seed, "to the end") for seed in range(2_000, 2_003 if FULL else 2_002)]

@@ -123,7 +123,7 @@ def test_the_run_card_says_how_to_go_on() -> None:
     idle_ = run_card(state_of(inbox={"idle_since": 5.0}), "c-7")
     assert "waiting for the next message" in idle_
     assert "`starter.py send c-7 '...'`" in idle_
-    assert '`{"message_id": "turn-1", "text": "..."}`' in idle_
+    assert '"message_id": "turn-1",' in idle_
     held = {"since": 5.0, "question": "Which *one*?"}
     waits = call_of("ask_person", status="waiting", awaits="answer", held=held)
     asked = run_card(state_of(phase="EXECUTE", calls=[waits]), "c-7")

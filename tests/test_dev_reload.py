@@ -100,6 +100,7 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
         assert not processes_of(state)
 
 
+@pytest.mark.long
 async def test_the_worker_follows_the_code(dev: Dev) -> None:
     """A run goes on over a broken save and a mended one; the next has the new code and script."""
     words = dev.folder / "gates_words.py"

@@ -222,6 +222,7 @@ async def test_b27_no_sibling_acts_after_the_run_has_ended(
 # --- attempts that take too long ------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("ledger")
 async def test_b40_an_attempt_out_of_time_does_not_run_beside_the_next(rig: RigFactory) -> None:
     """30 s of work, 2.5 s of time, three attempts, no heartbeat of its own: each attempt is stopped
@@ -290,6 +291,7 @@ async def test_b62_a_worker_that_died_at_once_is_missed_as_soon_as_any(
     assert len(ledger.arrivals()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.crash
 async def test_b63_each_timeout_is_told_and_counted_and_their_number_bounded(
     site: SiteFactory,

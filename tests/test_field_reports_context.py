@@ -17,6 +17,7 @@ from turnkeeper.testing.provider import reply
 TOO_LONG = status(400, message="prompt is too long: 210000 tokens > 200000 maximum")
 
 
+@pytest.mark.long
 async def test_b03_history_grows_with_what_is_said_and_the_run_completes(rig: RigFactory) -> None:
     """100 calls of 5 kB after a long prompt: each turn adds what is new, and no more."""
 

@@ -92,6 +92,7 @@ def sends_when_history_is_long(turns: int) -> Any:
     return script
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", [100 if FULL else 10])
 async def test_b65_an_update_in_the_task_that_continues_as_new_is_answered(
     rig: RigFactory, times: int

@@ -253,7 +253,7 @@ async def test_a_long_fork_makes_room(rig: RigFactory) -> None:
         run = await r.start()
         await run.result()
     async with rig(script, agents=[small], provider={"window": 4_500}) as r:
-        fork = await r.agents.fork(run.id, 8, "Go on.")
+        fork = await r.agents.fork(run.id, 8, "Go on.", task_queue=r.task_queue)
         r.ids.append(fork.id)
         result = await fork.result(check=False, timeout=30)
         assert (result.outcome, result.epochs) == ("completed", 2)

@@ -26,6 +26,7 @@ from temporalio.client import Client
 from activities import logs
 from activities.redact import Redactor
 from tests.rig import Rig, open_rig
+from tests.sizes import FULL
 from turnkeeper import Limits, RetryTool, RunResult, StopRun, Tool, ToolContext, ToolFailed, tool
 from turnkeeper.client import AgentRunHandle
 from turnkeeper.outcomes import OUTCOMES
@@ -820,7 +821,7 @@ async def generated(
 
 
 @settings(
-    max_examples=80,
+    max_examples=80 if FULL else 30,
     deadline=None,
     derandomize=True,
     database=None,

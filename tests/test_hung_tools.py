@@ -143,6 +143,7 @@ async def test_a_timeout_that_no_attempt_follows_is_told_by_the_run(site: SiteFa
         assert await asyncio.to_thread(counted, where) == 1
 
 
+@pytest.mark.long
 @pytest.mark.crash
 @pytest.mark.timeout(300)
 async def test_b63_native_code_that_holds_the_interpreter_for_ever(site: SiteFactory) -> None:

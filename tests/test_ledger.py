@@ -749,7 +749,9 @@ async def test_sqlite3s_own_transaction_control_with_asyncio(tmp_path: Path) -> 
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("place", ["before_commit", "after_commit"])
+@pytest.mark.parametrize(
+    "place", ["before_commit", pytest.param("after_commit", marks=pytest.mark.long)]
+)
 def test_kill_9(engine: sa.Engine, database: Database, place: str) -> None:
     """Killed after the change and before the commit, or after it: one effect after the retry."""
     command = [sys.executable, "-m", "tests.ledger_attempt", database.url, "k1", place]

@@ -10,6 +10,7 @@ import pytest
 
 from tests.rig import RigFactory, until
 from turnkeeper import Limits, ToolFailed, tool
+from turnkeeper.prices import MIN_REPLY_TOKENS
 from turnkeeper.testing import Exchange, call, calls, text
 from turnkeeper.testing.provider import Reply
 
@@ -72,13 +73,12 @@ async def test_a_request_may_set_its_own_limits(rig: RigFactory) -> None:
 
 
 async def test_tokens_bounds_what_is_spent(rig: RigFactory) -> None:
-    """tokens: no further generation once as many were used, in and out."""
-    async with rig(ever_on, tools=[look_up], limits=Limits(tokens=600)) as r:
+    """tokens: no further generation if it does not fit with what was used, in and out."""
+    async with rig(ever_on, tools=[look_up], limits=Limits(tokens=2_000)) as r:
         result = await r.run()
         assert result.outcome == "token_limit"
-        assert result.usage.total >= 600
         last = r.provider.requests[-1].tokens or 0
-        assert result.usage.total - last < 600
+        assert 2_000 - last - 2 * MIN_REPLY_TOKENS < result.usage.total <= 2_000
 
 
 async def test_wall_seconds_bounds_the_time(rig: RigFactory) -> None:
@@ -91,7 +91,7 @@ async def test_wall_seconds_bounds_the_time(rig: RigFactory) -> None:
     ) as r:
         result = await r.run()
         assert (result.outcome, result.reason) == ("time_limit", "1 seconds are over")
-        assert result.seconds < 3
+        assert result.seconds < 15
 
 
 async def test_calls_per_turn_bounds_one_reply(rig: RigFactory) -> None:
@@ -179,7 +179,7 @@ async def test_the_same_call_with_another_result_is_no_repetition(rig: RigFactor
     ("limits", "outcome"),
     [
         ({"turns": 2}, "turn_limit"),
-        ({"tokens": 1}, "token_limit"),
+        ({"tokens": 1_000}, "token_limit"),
     ],
 )
 async def test_on_limit_answer_asks_for_one_last_answer(

@@ -149,7 +149,11 @@ STARTS: dict[str, tuple[list[RawValue], str, str]] = {
         "same key twice",
     ),
     "an unknown limit": ([start(limits={"turn": 8})], "invalid_request", "turn is not a limit"),
-    "a limit that is not built yet": ([start(limits={"cost_usd": 1})], "invalid_request", "cost"),
+    "a limit that is not built yet": (
+        [start(limits={"cost_usd_per_day": 1})],
+        "invalid_request",
+        "cost",
+    ),
     "no turns": ([start(limits={"turns": 0})], "invalid_request", "turns"),
     "too many turns": ([start(limits={"turns": 10**9})], "invalid_request", "turns"),
     "turns of the wrong type": ([start(limits={"turns": [8]})], "invalid_request", "turns"),

@@ -38,7 +38,7 @@ def test_waits_grow_and_are_spread_and_bounded() -> None:
 async def test_runs_outlast_an_outage(virtual: WorkflowEnvironment, tmp_path: Path) -> None:
     """Half an hour long: all wait, visibly, and are completed afterwards; they do not come back at
     once."""
-    runs = 200 if FULL else 6
+    runs = 200 if FULL else 4
     asked: Counter[str] = Counter()
 
     def script(exchange: Exchange) -> Reply:

@@ -203,6 +203,7 @@ async def test_later_mutating_calls_wait_for_the_person(rig: RigFactory) -> None
         assert ran == ["look"]
 
 
+@pytest.mark.long
 async def test_a_call_that_ignores_its_cancel_is_on_record(rig: RigFactory) -> None:
     """A stopped run whose mutating call did not end: its outcome is unknown, and found later."""
 

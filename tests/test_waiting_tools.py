@@ -59,7 +59,7 @@ async def test_a_question_is_answered(rig: RigFactory, way: str) -> None:
         (one,) = await asks(run)
         assert (one.kind, one.call_id, one.question) == ("answer", "c1", "Which one?")
         status = await run.status()
-        assert status.waiting_for.startswith('an answer to "Which one?" (call c1: update answer')
+        assert status.waiting_for.startswith('an answer to "Which one?" (call c1)')
         assert [c.status for c in status.calls] == ["waiting"]
         handle = r.client.get_workflow_handle(run.id)
         assert await (await handle.describe()).memo_value("awaited")

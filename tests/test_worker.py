@@ -52,7 +52,7 @@ def test_options_have_the_defaults_of_the_settings(monkeypatch: pytest.MonkeyPat
     options = vars(worker._parser().parse_args([]))
     settings = dataclasses.asdict(worker.Settings())
     shared = settings.keys() & options.keys()
-    assert shared == settings.keys() - {"unknown_agent_seconds"}
+    assert shared == settings.keys() - {"unknown_agent_seconds", "keeps_switches"}
     assert {name: options[name] for name in shared} == {name: settings[name] for name in shared}
 
 

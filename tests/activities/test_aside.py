@@ -52,6 +52,7 @@ async def table() -> Media:
     return Media(b"1,2\n" * 400_000, "text/csv")
 
 
+@pytest.mark.long
 async def test_large_results(rig: RigFactory, watch: tuple[Watch, dict[str, bool]]) -> None:
     """They are read, redacted and cut aside."""
     watched, went_on = watch

@@ -55,7 +55,7 @@ async def test_off_listed_and_on(rig: RigFactory, server: EmbeddedServer, tmp_pa
 async def test_it_says_where(rig: RigFactory, server: EmbeddedServer, tmp_path: Path) -> None:
     """Without a task queue it is off on all, and the list has both; who switches it on in one place
     reads where it is off still, with the command for that."""
-    async with rig([]) as r:
+    async with rig([], settings={"keeps_switches": True}) as r:
         shell = Shell(server, tmp_path)
         everywhere, queue = "in all of namespace default", ("--task-queue", r.task_queue)
         why = ("--reason", "twice", "--actor", "ann")

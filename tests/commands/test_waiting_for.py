@@ -57,6 +57,7 @@ async def ids(shell: Shell, query: str, kind: str) -> set[str]:
     return {run["id"] for run in runs}
 
 
+@pytest.mark.long
 async def test_runs_are_found_by_what_they_wait_for(rig: RigFactory, shell: Shell) -> None:
     """Each kind by itself, `person` for all; listed, counted, and stopped once shown."""
     approval = {"tool": "refund", "id": "a1", "status": "waiting"}

@@ -354,6 +354,7 @@ def services() -> Iterator[list[str]]:
     assert process.returncode == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_the_two_commands_of_the_example(tmp_path: Path, at_home: Path) -> None:
     """Services, and a stack as `starter.py dev` runs it: a run does all there is to do."""

@@ -11,6 +11,7 @@ from tests.faults.recorded_conversations import play
 from turnkeeper.testing.embedded import EmbeddedServer
 
 
+@pytest.mark.long
 @pytest.mark.crash
 @pytest.mark.timeout(240)
 async def test_recorded_conversations_are_said_again(

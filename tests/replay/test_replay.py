@@ -92,6 +92,7 @@ def edited(folder: Path, file: str, old: str, new: str) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_an_untouched_copy_replays(tmp_path: Path) -> None:
     """The control: the copy itself is no failure."""
     shutil.copytree(ROOT / "workflows", tmp_path / "workflows")

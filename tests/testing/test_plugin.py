@@ -14,7 +14,12 @@ from turnkeeper.testing.embedded import EmbeddedServer
 
 pytest_plugins = ["pytester"]
 # One session of the author's is run, by whichever test comes first.
-pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.timeout(300),
+]
 
 SESSION = pytest.StashKey["Ran"]()
 

@@ -331,7 +331,7 @@ def test_a_dropped_reply_was_acted_upon(ledger: EffectLedger) -> None:
             (landed,) = [row for row in ledger.effects() if row.key == f"k{number}"]
             again = effects.keyed("refund", f"k{number}", number)
             assert again == Receipt(str(landed.receipt), landed.arrival, True)
-        drops = proxy.wait_for("drop_reply", 60)
+        drops = proxy.wait_for("drop_reply", 20)
     assert {drop.detail for drop in drops} == {"POST /keyed/refund HTTP/1.1"}
     assert proxy.injected == {"drop_reply": 20}
 

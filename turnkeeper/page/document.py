@@ -71,6 +71,7 @@ _OUTCOMES = {
     "turn_limit": _Became("the limit on turns was reached", "warn"),
     "token_limit": _Became("the limit on tokens was reached", "warn"),
     "cost_limit": _Became("the limit on cost was reached", "warn"),
+    "invalid_output": _Became("no answer was of the agent's type", "warn"),
     "time_limit": _Became("the limit on time was reached", "warn"),
     "error_limit": _Became("too many tool calls failed", "warn"),
     "repetition": _Became("the same calls came again and again", "warn"),
