@@ -27,4 +27,4 @@ def test_every_command_can_be_typed() -> None:
     assert len(commands) == 8
     for command in commands:
         starter._parser().parse_args(shlex.split(command))
-    assert len(VIEWS) == 8
+    assert len(VIEWS) == 9
