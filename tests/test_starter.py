@@ -490,7 +490,7 @@ def test_a_run_that_is_not_waited_for_is_followed_later(dev: Dev) -> None:
     started = dev.starter("run", GREETING, *asked)
     assert started.returncode == 0
     run = started.stdout.strip()
-    assert f"show {run}" in started.stderr
+    assert f"watch {run}" in started.stderr
     assert dev.starter("show", run, "--follow").returncode == 0
     told = json.loads(dev.starter("show", run, "--json").stdout)
     assert told["status"]["limits"]["turns"] == 7

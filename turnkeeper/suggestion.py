@@ -8,9 +8,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from turnkeeper.contract import Awaited
 from turnkeeper.text import one_line
+
+if TYPE_CHECKING:
+    from turnkeeper.contract import Awaited
 
 WORDS = "..."
 """Stands for what a person has to write."""
