@@ -129,7 +129,7 @@ def test_the_run_card_says_how_to_go_on() -> None:
     asked = run_card(state_of(phase="EXECUTE", calls=[waits]), "c-7")
     assert "**Asked:** Which \\*one\\*?" in asked
     assert "`starter.py answer c-7 c '...'`" in asked
-    assert '`{"call_id": "c", "text": "..."}`' in asked
+    assert '\n  "call_id": "c",\n  "text": "...",\n' in asked
 
 
 # --- its end --------------------------------------------------------------------------------------
