@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from turnkeeper import Agent, HistoryPolicy, Limits, ModelSpec, Tool, ToolContext, tool
+from turnkeeper.returned import text_of
 from turnkeeper.testing import Exchange, Reply, call, reply, text
 
 CLOSING = "The recording is over."
@@ -55,7 +56,8 @@ class Conversation:
                 continue
             made = step.get("calls", [])
             yield ["reply", step["assistant"], [[c["name"], c["arguments"]] for c in made]]
-            yield from (["result", c["name"], c["result"]] for c in made)
+            # A text that is empty is told in words.
+            yield from (["result", c["name"], c["result"] or text_of("")] for c in made)
             number += 1
         yield ["reply", CLOSING, []]
 
