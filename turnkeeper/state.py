@@ -584,15 +584,26 @@ class RunState(BaseModel):
             return "repetition", f"the same calls with the same results {self.repeats} times"
         return None
 
+    def go_on(self) -> None:
+        """After a turn: to the next one, unless a limit ends the run."""
+        reached = self.limit_reached()
+        if reached is None or self.asks_last_answer(*reached):
+            self.next_turn()
+
     def next_turn(self) -> None:
         """Back to GENERATE."""
         self.turn += 1
         self.phase = Phase.GENERATE
 
-    def ask_last_answer(self, outcome: str, reason: str) -> None:
-        """Ask once more without tools, then end with `outcome`."""
+    def asks_last_answer(self, outcome: str, reason: str) -> bool:
+        """At a limit: ask once more without tools before the end, if the owner wants that; else
+        end."""
+        if self.limits.on_limit == "stop":
+            self.end(outcome, reason)
+            return False
         self.closing, self.reason = outcome, reason
         self.pending.append(message(LAST_ANSWER.format(limit=reason)))
+        return True
 
     def cannot_raise(self, said: RaiseLimitsRequest) -> str | None:
         """Why limits cannot be raised so; None if they can."""

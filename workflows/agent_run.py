@@ -177,10 +177,7 @@ class AgentRun(Notices, Forks, Holds, OutlastsOutages, Talks, MakesRoom, AsksPeo
         # Runs of before were told by what they had used alone. Asked for last: it leaves an event.
         if reached[0] == "token_limit" and not workflow.patched("admission"):
             return False
-        if state.limits.on_limit == "answer":
-            state.ask_last_answer(*reached)
-        else:
-            state.end(*reached)
+        state.asks_last_answer(*reached)
         return True
 
     def _take_messages(self) -> None:
@@ -419,14 +416,7 @@ class AgentRun(Notices, Forks, Holds, OutlastsOutages, Talks, MakesRoom, AsksPeo
         if invalid is not None and state.pinned.on_invalid_call == "stop":
             state.end("stopped", f"policy: an invalid call of {one_line(invalid.tool, 64)}")
             return
-        reached = state.limit_reached()
-        if reached is None:
-            state.next_turn()
-        elif state.limits.on_limit == "answer":
-            state.ask_last_answer(*reached)
-            state.next_turn()
-        else:
-            state.end(*reached)
+        state.go_on()
 
     # --- activities in flight -------------------------------------------------------------------
 

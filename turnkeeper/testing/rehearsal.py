@@ -334,12 +334,8 @@ class _Play:
         state.take_results()
         if invalid and state.pinned.on_invalid_call == "stop":
             state.end("stopped", "policy: an invalid call")
-        elif (reached := state.limit_reached()) is None:
-            state.next_turn()
-        elif state.limits.on_limit == "answer":
-            state.ask_last_answer(*reached)
         else:
-            state.end(*reached)
+            state.go_on()
 
     def _seen(self, call: Call) -> RehearsedCall:
         return RehearsedCall(
