@@ -13,7 +13,6 @@ import contextlib
 import importlib
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -22,6 +21,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+
+from turnkeeper.testing.nursery import become
 
 _PRELOAD = ("asyncio", "pydantic", "temporalio.client", "turnkeeper.client", "turnkeeper.render")
 _one_at_a_time = threading.Lock()
@@ -110,36 +111,19 @@ def _watch(order: Mapping[str, Any]) -> NoReturn:
 
 
 def _become(order: Mapping[str, Any]) -> NoReturn:
-    status = 1
-    try:
-        os.chdir(order["cwd"])
-        made = os.O_WRONLY | os.O_CREAT
-        for number, file in enumerate(
-            (
-                os.open(order["in"], os.O_RDONLY),
-                os.open(order["out"], made, 0o600),
-                os.open(order["err"], made, 0o600),
-            )
-        ):
-            os.dup2(file, number)
-            os.close(file)
-        os.environ.clear()
-        os.environ.update(order["env"])
-        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as it lives
-        sys.argv = order["arguments"]
-        sys.path[0] = order["cwd"]
-        runpy.run_path(sys.argv[0], run_name="__main__")
-        status = 0
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if isinstance(end.code, str):
-            sys.stderr.write(f"{end.code}\n")
-    except BaseException:  # noqa: BLE001 - told as the interpreter would
-        sys.excepthook(*sys.exc_info())
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+    os.chdir(order["cwd"])
+    made = os.O_WRONLY | os.O_CREAT
+    for number, file in enumerate(
+        (
+            os.open(order["in"], os.O_RDONLY),
+            os.open(order["out"], made, 0o600),
+            os.open(order["err"], made, 0o600),
+        )
+    ):
+        os.dup2(file, number)
+        os.close(file)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as it lives
+    become(order["arguments"], order["env"])
 
 
 if __name__ == "__main__":

@@ -249,21 +249,33 @@ def _tell(message: dict[str, Any]) -> None:
 
 def _become(order: dict[str, Any]) -> NoReturn:
     """Be the worker, with nothing of the nursery's own."""
-    status = 1
     try:
         os.setsid()
         log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
+    except OSError:
+        os._exit(1)
+    become(order["arguments"], order["environment"], crash_points=order["crash_points"])
+
+
+def become(
+    arguments: list[str], environment: Mapping[str, str], *, crash_points: bool = False
+) -> NoReturn:
+    """Be a script in a process that was forked, to its end, as the interpreter runs one."""
+    status = 1
+    try:
         os.environ.clear()
-        os.environ.update(order["environment"])
+        os.environ.update(environment)
         # As the interpreter does it at its start, after the program's own folder.
         sys.path[1:1] = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-        _run(order["arguments"], crash_points=order["crash_points"])
+        _run(arguments, crash_points=crash_points)
         status = 0
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 1
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
     except BaseException:  # noqa: BLE001 - told in the log, as the interpreter would
         sys.excepthook(*sys.exc_info())
     finally:
