@@ -354,6 +354,7 @@ def build_worker(
     given; without a `webhook` runs tell nobody; `workflow` stands in for the loop's own class.
     """
     from concurrent.futures import ThreadPoolExecutor
+    from contextlib import nullcontext
     from datetime import timedelta
 
     from temporalio.worker import Worker
@@ -407,11 +408,9 @@ def build_worker(
 
     class Serving(Worker):
         async def run(self) -> None:
-            if not keeps_switches:
-                return await super().run()
-            async with _namespace_switches(client, registry):
+            everywhere = _namespace_switches(client, registry) if keeps_switches else nullcontext()
+            async with everywhere:
                 await super().run()
-            return None
 
         async def shutdown(self) -> None:
             telling = asyncio.create_task(execute.in_flight.tell(grace))

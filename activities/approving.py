@@ -12,6 +12,7 @@ from temporalio import activity
 
 from activities.foreign import called, said
 from activities.redact import Redactor
+from turnkeeper.approvals import why_of
 from turnkeeper.contract import Asks, ExecuteInput
 from turnkeeper.entries import digest_of
 from turnkeeper.spec import warier
@@ -78,6 +79,4 @@ async def _why(tool: Tool, known: dict[str, Any], threads: Executor) -> str:
         return "the tool could not tell whether to ask (cancelled)"
     except BaseException as error:  # noqa: BLE001  an author's function may raise anything
         return f"the tool could not tell whether to ask ({type(error).__name__}: {said(error)})"
-    if answer is False:
-        return ""
-    return answer if isinstance(answer, str) and answer.strip() else "of its arguments"
+    return why_of(answer)

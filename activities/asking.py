@@ -108,19 +108,13 @@ class Attempt:
 
     def cost(self, reply: Usage) -> Usage:
         """Of a reply, and of the attempts that got none."""
-        whole = priced(reply, self.prices).plus(self.past.lost)
-        for _ in range(self.past.missing):
-            # It was about to say the same.
-            missed = Usage(
-                estimated_input_tokens=reply.all_input, estimated_tokens=reply.output_tokens
-            )
-            whole = whole.plus(priced(missed, self.prices))
-        return whole
+        # Those of which nobody knows were about to say the same.
+        lost = self.lost(reply.all_input, reply.output_tokens)
+        return priced(reply, self.prices).plus(lost)
 
-    def lost(self, request_tokens: int = 0) -> Usage:
-        """What attempts before this one cost; of those that nobody knows of at least the
-        request."""
-        missed = Usage(estimated_input_tokens=request_tokens)
+    def lost(self, request_tokens: int = 0, reply_tokens: int = 0) -> Usage:
+        """What attempts before this one cost; so much each of those that nobody knows of."""
+        missed = Usage(estimated_input_tokens=request_tokens, estimated_tokens=reply_tokens)
         lost = self.past.lost
         for _ in range(self.past.missing):
             lost = lost.plus(priced(missed, self.prices))

@@ -177,6 +177,13 @@ class Approvals(BaseModel):
         return next(waiting, None)
 
 
+def why_of(answer: object) -> str:
+    """Why a person is asked, by a tool's own word on a call; empty if nobody is."""
+    if answer is False:
+        return ""
+    return answer if isinstance(answer, str) and answer.strip() else "of its arguments"
+
+
 def shortened(asked: ApprovalAsked, limit: int) -> ApprovalAsked:
     """With at most `limit` characters of its arguments, on one line, and how many that leaves out.
 

@@ -79,7 +79,8 @@ class Allowance(BaseModel):
 
         0 if it may have fewer than `MIN_REPLY_TOKENS`: the request is not to be sent.
         """
-        allowed, by = wanted, None
+        allowed = wanted
+        by: LimitName | None = None
         if self.tokens is not None:
             left = self.tokens - lost.total - self.request_tokens
             if left < allowed:
@@ -90,4 +91,4 @@ class Allowance(BaseModel):
             left = math.floor(round(usd * 1e6 / price.output, 3))
             if left < allowed:
                 allowed, by = left, "cost_limit"
-        return (allowed if allowed >= min(MIN_REPLY_TOKENS, wanted) else 0), by  # type: ignore[return-value]
+        return (allowed if allowed >= min(MIN_REPLY_TOKENS, wanted) else 0), by

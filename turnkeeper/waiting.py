@@ -42,19 +42,19 @@ def _question(fields: Mapping[str, str]) -> str:
 
 
 def _provider(fields: Mapping[str, str]) -> str:
-    try:
-        told = clock(float(fields["until"]))
-    except (ValueError, OverflowError):
-        told = "it answers"
-    return f"the provider until {told} ({fields['why']})"
+    return f"the provider until {_until(fields, 'it answers')} ({fields['why']})"
 
 
 def _time(fields: Mapping[str, str]) -> str:
+    return f"{_until(fields, 'a time')} (call {fields['call_id']})"
+
+
+def _until(fields: Mapping[str, str], otherwise: str) -> str:
+    # Any program may have written the memo.
     try:
-        told = clock(float(fields["until"]))
+        return clock(float(fields["until"]))
     except (ValueError, OverflowError):
-        told = "a time"
-    return f"{told} (call {fields['call_id']})"
+        return otherwise
 
 
 KINDS: dict[str, Kind] = {

@@ -53,8 +53,7 @@ def publish_unknown(state: RunState) -> None:
 
 def publish_approvals(state: RunState) -> None:
     """When a person is asked to allow a call, or has decided: for lists over all runs."""
-    _upsert(state, {"Status": _status(state)}, {})
-    workflow.upsert_memo(_approvals_memo(state) | _used(state))
+    _publish(state, _approvals_memo(state) | _used(state))
 
 
 def publish_given_up(state: RunState, call: Call) -> None:
@@ -67,31 +66,32 @@ def publish_given_up(state: RunState, call: Call) -> None:
 
 def publish_hold(state: RunState) -> None:
     """When the run begins to wait for a person to resume it, and when it goes on."""
-    _upsert(state, {"Status": _status(state)}, {})
-    workflow.upsert_memo(_hold_memo(state) or {"paused": None})
+    _publish(state, _hold_memo(state) or {"paused": None})
 
 
 def publish_outage(state: RunState) -> None:
     """When the run begins to wait for its provider, and when it asks again."""
-    _upsert(state, {"Status": _status(state)}, {})
-    workflow.upsert_memo(_outage_memo(state) or {"parked": None})
+    _publish(state, _outage_memo(state) or {"parked": None})
     show(state)
 
 
 def publish_switched_off(state: RunState) -> None:
     """When the run begins to wait for its agent or tenant to be on again, and when it goes on."""
     off = state.switched_off
-    _upsert(state, {"Status": _status(state)}, {})
-    told = {"switched_off": {"awaits": off} if off else None}
-    workflow.upsert_memo(told | _used(state))
+    _publish(state, {"switched_off": {"awaits": off} if off else None} | _used(state))
     show(state)
 
 
 def publish_waiting(state: RunState) -> None:
     """When the run begins to wait for somebody's words or a time, and when it goes on."""
-    _upsert(state, {"Status": _status(state)}, {})
-    workflow.upsert_memo(_waiting_memo(state))
+    _publish(state, _waiting_memo(state))
     show(state)
+
+
+def _publish(state: RunState, waits: dict[str, Any]) -> None:
+    """For the lists: whether the run waits, and what for."""
+    _upsert(state, {"Status": _status(state)}, {})
+    workflow.upsert_memo(waits)
 
 
 def memo(state: RunState) -> dict[str, Any]:

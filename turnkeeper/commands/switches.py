@@ -28,14 +28,7 @@ async def off(place: Place, options: argparse.Namespace) -> int:
     """Switch something off."""
     # Also where no server runs: it is kept there until the next worker.
     async with place.client(to_read=True) as client:
-        switched = await client.switch_off(
-            options.kind,
-            options.name,
-            options.reason,
-            options.actor or person(),
-            task_queue=options.task_queue,
-        )
-        _print(_where(client, options.task_queue), options, switched, "off")
+        await _switch(client, options, "off")
         if doubtful := await doubt(place, client, options.kind, options.name):
             tell(doubtful)
     return 0
@@ -44,14 +37,7 @@ async def off(place: Place, options: argparse.Namespace) -> int:
 async def on(place: Place, options: argparse.Namespace) -> int:
     """Switch something on again."""
     async with place.client(to_read=True) as client:
-        switched = await client.switch_on(
-            options.kind,
-            options.name,
-            options.reason,
-            options.actor or person(),
-            task_queue=options.task_queue,
-        )
-        _print(_where(client, options.task_queue), options, switched, "on")
+        await _switch(client, options, "on")
         await _tell_where_off(place, client, options)
     return 0
 
@@ -71,6 +57,13 @@ async def list_switches(place: Place, options: argparse.Namespace) -> int:
         where = _where(client, switch.task_queue)
         say(f"{switch.kind} {named}: off {where} for {since}{by}: {why}")
     return 0
+
+
+async def _switch(client: AgentClient, options: argparse.Namespace, state: str) -> None:
+    ask = client.switch_off if state == "off" else client.switch_on
+    actor, queue = options.actor or person(), options.task_queue
+    switched = await ask(options.kind, options.name, options.reason, actor, task_queue=queue)
+    _print(_where(client, queue), options, switched, state)
 
 
 def _print(where: str, options: argparse.Namespace, switched: Switched, state: str) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from turnkeeper.agent import Agent
+from turnkeeper.approvals import why_of
 from turnkeeper.contract import (
     ApproveRequest,
     Asks,
@@ -272,9 +273,7 @@ class _Play:
         wanted = tool.wants_approval(known)
         if inspect.isawaitable(wanted):
             wanted = await wanted
-        if wanted is False:
-            return ""
-        return wanted if isinstance(wanted, str) and wanted.strip() else "of its arguments"
+        return why_of(wanted)
 
     def _decide(
         self, call: Call, tool: Tool, context: ToolContext, known: Mapping[str, Any], why: str
