@@ -163,6 +163,7 @@ class AgentRun(Notices, Forks, Holds, OutlastsOutages, Talks, MakesRoom, AsksPeo
             seconds_left=max(0.0, state.deadline - workflow.time()),
             tenant=state.tenant,
             allowance=allowance,
+            estimate=state.estimate(),
         )
         cockpit.show(state)
         with self._turn_group():
@@ -200,7 +201,7 @@ class AgentRun(Notices, Forks, Holds, OutlastsOutages, Talks, MakesRoom, AsksPeo
                 lost = Usage(estimated_tokens=asked.max_tokens)
                 state.usage = state.usage.plus(priced(lost, state.pinned.model.prices))
                 return
-            if failures.is_switched_off(error):
+            if failures.is_held_back(error):
                 await self._until_switched_on(error)
                 return
             if failures.needs_other_thinking(error) and not state.drop_thinking:
