@@ -136,7 +136,7 @@ async def test_an_id_is_not_shared_by_two_requests(unserved: AgentClient, ended:
         ({"limits": {"turns": 0}}, r"^limits\.turns: Input should be"),
         ({"limits": {"turns": "abc"}}, r"^limits\.turns: 'abc' is not a whole number$"),
         ({"limits": {"wall_seconds": "x"}}, r"^limits\.wall_seconds: 'x' is not a number$"),
-        ({"limits": {"cost_usd_per_day": 1}}, "cost_usd_per_day is not supported yet"),
+        ({"limits": {"cost_usd_per_day": 1}}, "limits per day are those of an agent"),
         ({"limits": {"tunrs": 3}}, "tunrs"),
         ({"metadata": {"tenant": "x" * 513}}, "metadata"),
         ({"metadata": {"tenant": 7}}, "metadata.tenant"),

@@ -326,7 +326,8 @@ async def test_whoever_counts_cannot_be_wedged(rig: RigFactory, tenant: str) -> 
             DAY, args=["no count"], id=days.workflow_id(limit), task_queue=EVERYWHERE
         )
         r.ids.append(handle.id)
-        for body in ([], [5], [{}], [{"limit": 1, "estimates": []}], [{}, {}]):
+        malformed: list[list[Any]] = [[], [5], [{}], [{"limit": 1, "estimates": []}], [{}, {}]]
+        for body in malformed:
             with pytest.raises(WorkflowUpdateFailedError):
                 await handle.execute_update(RESERVE, args=body)
             await handle.signal(SETTLE, args=body)
@@ -335,7 +336,8 @@ async def test_whoever_counts_cannot_be_wedged(rig: RigFactory, tenant: str) -> 
         await r.switch_off("tool", "nothing")
         here = r.client.get_workflow_handle(switchboard.workflow_id(r.task_queue))
         r.ids.append(here.id)
-        for body in ([{"kind": "tenant", "name": "acme", "tokens": 5}], [], [{"kind": 5}]):
+        malformed = [[{"kind": "tenant", "name": "acme", "tokens": 5}], [], [{"kind": 5}]]
+        for body in malformed:
             with pytest.raises(WorkflowUpdateFailedError):
                 await here.execute_update(DAY_LIMIT, args=body)
             await here.signal(DAY_LIMIT, args=body)
