@@ -261,11 +261,13 @@ async def test_the_status_comes_from_the_run_itself(rig: RigFactory) -> None:
         run = await r.start(limits={"turns": 9})
         status = await until(lambda: _in_phase(r, run.id, "EXECUTE"))
         assert (status.turn, status.waiting_for) == (1, "results of wait_for")
+        assert status.answer is None
         assert [(c.tool, c.status) for c in status.calls] == [("wait_for", "running")]
         assert status.limits.turns == 9
         await run.result()
         status = await run.status()
         assert (status.phase, status.outcome, status.turn) == ("ended", "completed", 2)
+        assert status.answer == "Done."
         assert status.limits.turns == 9
 
 

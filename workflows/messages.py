@@ -195,12 +195,20 @@ class Messages(_Run):
             limits=state.limits,
             context=self._context(),
             outcome=state.outcome,
+            answer=self._answer(),
             unread=len(state.inbox.unread(state.pending)),
             awaited=state.awaited(),
             unknown=state.unknown,
             approvals=state.approvals.asked,
             paused=state.control.pause,
         )
+
+    def _answer(self) -> str | None:
+        """Of all that was said; clients that cannot read a history ask for it."""
+        state = self.state
+        waits = state.inbox.idle_since is not None and not state.inbox.has_mail
+        over = state.outcome is not None and not state.reopens()
+        return state.text or None if waits or over else None
 
     def _context(self) -> ContextStatus | None:
         state = self.state
