@@ -206,9 +206,10 @@ class Messages(_Run):
     def _answer(self) -> str | None:
         """Of all that was said; clients that cannot read a history ask for it."""
         state = self.state
-        waits = state.inbox.idle_since is not None and not state.inbox.has_mail
-        over = state.outcome is not None and not state.reopens()
-        return state.text or None if waits or over else None
+        # A completed run goes on with what came before it has closed.
+        goes_on = state.outcome in (None, "completed") and state.inbox.has_mail
+        answered = state.outcome is not None or state.inbox.idle_since is not None
+        return state.text or None if answered and not goes_on else None
 
     def _context(self) -> ContextStatus | None:
         state = self.state

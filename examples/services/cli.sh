@@ -1,0 +1,52 @@
+#!/bin/sh
+# A service that calls an agent with the Temporal CLI: bodies are plain JSON. It needs jq.
+#
+#     sh cli.sh q-17
+#
+# The CLI is `temporal` on PATH, or TEMPORAL; the server is TEMPORAL_ADDRESS, or 127.0.0.1:7233.
+set -eu
+key=$1
+queue=${TURNKEEPER_TASK_QUEUE:-turnkeeper}
+
+temporal() {
+    command "${TEMPORAL:-temporal}" --command-timeout 120s workflow "$@"
+}
+
+# Start a run, or get the one that an earlier call has started.
+start() { # run, request
+    if temporal start --type AgentRun --task-queue "$queue" --workflow-id "$1" \
+        --id-reuse-policy RejectDuplicate --id-conflict-policy Fail --input "$2" >/dev/null; then
+        return
+    fi
+    temporal describe --workflow-id "$1" >/dev/null # or else it was another error
+    echo "$1: was started before"
+}
+
+# Whether the run has taken it; not if it has ended, or refuses it.
+tell() { # run, update, body
+    temporal update execute --workflow-id "$1" --name "$2" --input "$3" >/dev/null
+}
+
+status() { # run
+    temporal query --workflow-id "$1" --name status --output json | jq '.queryResult[0]'
+}
+
+# Allow what waits for a person, until the run has ended.
+approve() { # run
+    while now=$(status "$1") && [ "$(echo "$now" | jq .outcome)" = null ]; do
+        for id in $(echo "$now" | jq -r '.approvals[] | select(.status == "waiting").id'); do
+            tell "$1" approve "{\"approval\": \"$id\", \"actor\": \"ann\"}" || true
+        done
+        sleep 0.5
+    done
+}
+
+# Say something, print the answer, end the conversation.
+converse() { # run
+    tell "$1" send "{\"message_id\": \"$key-1\", \"text\": \"Hello?\", \"actor\": \"ann\"}" || return 0
+    while now=$(status "$1") && [ "$(echo "$now" | jq '.answer // .outcome')" = null ]; do
+        sleep 0.5
+    done
+    echo "$1: answer: $(echo "$now" | jq -r .answer)"
+    tell "$1" stop '{"reason": "that was all", "actor": "ann"}'
+}
