@@ -50,3 +50,28 @@ converse() { # run
     echo "$1: answer: $(echo "$now" | jq -r .answer)"
     tell "$1" stop '{"reason": "that was all", "actor": "ann"}'
 }
+
+# Wait for the end of a run, and print how it ended.
+report() { # run
+    if ended=$(temporal result --workflow-id "$1" --output json); then
+        echo "$1: $(echo "$ended" | jq -r '.result | .outcome + ": " + .answer')"
+        return
+    fi
+    echo "$1: failed: $(echo "$ended" | jq -r '
+        .closeEvent.workflowExecutionFailedEventAttributes.failure
+        | .applicationFailureInfo.type + ": " + .message')"
+}
+
+# A refund that is allowed, a conversation that is stopped, a run that fails.
+start "refund-$key" \
+    "{\"agent\": \"desk\", \"prompt\": \"Refund order 1007.\", \"request_key\": \"$key\"}"
+approve "refund-$key"
+report "refund-$key"
+
+start "chat-$key" "{\"agent\": \"desk\", \"keep_open\": true, \"request_key\": \"$key\"}"
+converse "chat-$key"
+report "chat-$key"
+
+start "nobody-$key" \
+    "{\"agent\": \"nobody\", \"prompt\": \"Hello?\", \"request_key\": \"$key\"}"
+report "nobody-$key"
