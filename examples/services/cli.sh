@@ -12,13 +12,17 @@ temporal() {
     command "${TEMPORAL:-temporal}" --command-timeout 120s workflow "$@"
 }
 
+read_json() { # text, filter
+    printf '%s\n' "$1" | jq -r "$2" # an `echo` may read the backslashes
+}
+
 # Start a run, or get the one that an earlier call has started.
 start() { # run, request
-    if temporal start --type AgentRun --task-queue "$queue" --workflow-id "$1" \
-        --id-reuse-policy RejectDuplicate --id-conflict-policy Fail --input "$2" >/dev/null; then
+    if temporal start --type AgentRun --task-queue "$queue" --workflow-id "$1" --input "$2" \
+        --id-reuse-policy RejectDuplicate --id-conflict-policy Fail --fail-existing >/dev/null; then
         return
     fi
-    temporal describe --workflow-id "$1" >/dev/null # or else it was another error
+    temporal describe --workflow-id "$1" >/dev/null # if that fails, it was another error
     echo "$1: was started before"
 }
 
@@ -33,8 +37,10 @@ status() { # run
 
 # Allow what waits for a person, until the run has ended.
 approve() { # run
-    while now=$(status "$1") && [ "$(echo "$now" | jq .outcome)" = null ]; do
-        for id in $(echo "$now" | jq -r '.approvals[] | select(.status == "waiting").id'); do
+    for _ in $(seq 200); do
+        now=$(status "$1")
+        [ "$(read_json "$now" .outcome)" = null ] || return 0
+        for id in $(read_json "$now" '.approvals[]? | select(.status == "waiting").id'); do
             tell "$1" approve "{\"approval\": \"$id\", \"actor\": \"ann\"}" || true
         done
         sleep 0.5
@@ -44,22 +50,24 @@ approve() { # run
 # Say something, print the answer, end the conversation.
 converse() { # run
     tell "$1" send "{\"message_id\": \"$key-1\", \"text\": \"Hello?\", \"actor\": \"ann\"}" || return 0
-    while now=$(status "$1") && [ "$(echo "$now" | jq '.answer // .outcome')" = null ]; do
+    for _ in $(seq 200); do
+        now=$(status "$1")
+        [ "$(read_json "$now" '.answer // .outcome')" = null ] || break
         sleep 0.5
     done
-    echo "$1: answer: $(echo "$now" | jq -r .answer)"
+    echo "$1: answer: $(read_json "$now" .answer)"
     tell "$1" stop '{"reason": "that was all", "actor": "ann"}'
 }
 
 # Wait for the end of a run, and print how it ended.
 report() { # run
     if ended=$(temporal result --workflow-id "$1" --output json); then
-        echo "$1: $(echo "$ended" | jq -r '.result | .outcome + ": " + .answer')"
+        echo "$1: $(read_json "$ended" '.result | "\(.outcome): \(.answer)"')"
         return
     fi
-    echo "$1: failed: $(echo "$ended" | jq -r '
+    echo "$1: failed: $(read_json "$ended" '
         .closeEvent.workflowExecutionFailedEventAttributes.failure
-        | .applicationFailureInfo.type + ": " + .message')"
+        | "\(.applicationFailureInfo.type): \(.message)"')"
 }
 
 # A refund that is allowed, a conversation that is stopped, a run that fails.

@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -249,10 +249,10 @@ SOURCES = {
 }
 
 
-def excerpts() -> Iterator[tuple[str, str]]:
+def excerpts() -> list[tuple[str, str]]:
     """Language and text of each block of code on the page."""
     page = (ROOT / "docs/services.md").read_text()
-    yield from re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize(("language", "excerpt"), excerpts())
