@@ -25,7 +25,9 @@ def issue_refund(order: Annotated[int, Field(ge=1)], ctx: ToolContext) -> str:
     with closing(sqlite3.connect(home / "refunds.db")) as database, database:
         database.execute("CREATE TABLE IF NOT EXISTS refunds (key TEXT PRIMARY KEY, paid INTEGER)")
         # Once per key: an attempt after a crash, or a run that repeats this one, changes nothing.
-        database.execute("INSERT OR IGNORE INTO refunds VALUES (?, ?)", (ctx.idempotency_key, order))
+        database.execute(
+            "INSERT OR IGNORE INTO refunds VALUES (?, ?)", (ctx.idempotency_key, order)
+        )
     return f"Refunded order {order}."
 
 

@@ -1,6 +1,6 @@
 """A service that calls an agent with Temporal's Python SDK alone: bodies are plain JSON.
 
-    python bare.py q-17
+python bare.py q-17
 """
 
 from __future__ import annotations
@@ -98,3 +98,6 @@ async def main(key: str) -> None:
 
 if __name__ == "__main__":
     asyncio.run(main(sys.argv[1]))
+    sys.stdout.flush()
+    # The SDK's threads may abort the interpreter's own shutdown (temporalio/sdk-python#300).
+    os._exit(0)

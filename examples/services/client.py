@@ -1,6 +1,6 @@
 """A service that calls an agent with `AgentClient`.
 
-    python -m examples.services.client q-17
+python -m examples.services.client q-17
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ async def report(run: AgentRunHandle) -> None:
     """Wait for the end of a run, and print how it ended."""
     try:
         result = await run.result()
-    except (UnknownAgent, RunFailed) as error:  # it could not go on
-        print(f"{run.id}: failed: {error.outcome}: {error}")
-        return
-    except RunError as error:  # a limit, or a person, has ended it
+    except RunError as error:  # by its class: `LimitReached`, `RunStopped`, ...
         assert error.result is not None
         result = error.result
+        if isinstance(error, UnknownAgent | RunFailed):  # it could not go on
+            print(f"{run.id}: failed: {result.outcome}: {result.reason}")
+            return
     print(f"{run.id}: {result.outcome}: {result.answer}")
 
 
@@ -73,3 +73,6 @@ async def main(key: str) -> None:
 
 if __name__ == "__main__":
     asyncio.run(main(sys.argv[1]))
+    sys.stdout.flush()
+    # The SDK's threads may abort the interpreter's own shutdown (temporalio/sdk-python#300).
+    os._exit(0)
