@@ -1,6 +1,8 @@
 """A service that calls an agent with Temporal's Python SDK alone: bodies are plain JSON.
 
-python bare.py q-17
+    python bare.py q-17
+
+`q-17` is the service's own name of its request; the server is TEMPORAL_ADDRESS, or 127.0.0.1:7233.
 """
 
 from __future__ import annotations

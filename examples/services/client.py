@@ -1,6 +1,8 @@
 """A service that calls an agent with `AgentClient`.
 
-python -m examples.services.client q-17
+    python -m examples.services.client q-17
+
+`q-17` is the service's own name of its request; the server is TEMPORAL_ADDRESS, or 127.0.0.1:7233.
 """
 
 from __future__ import annotations
