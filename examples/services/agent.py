@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from contextlib import closing
@@ -18,17 +19,19 @@ _HOME: Final = Path(__file__).resolve().parents[2] / ".turnkeeper" / "services"
 
 
 @tool(effect="idempotent", approval="always", timeout=30)
-def issue_refund(order: Annotated[int, Field(ge=1)], ctx: ToolContext) -> str:
+async def issue_refund(order: Annotated[int, Field(ge=1)], ctx: ToolContext) -> str:
     """Pay an order back."""
+    await asyncio.to_thread(_pay, order, ctx.idempotency_key)
+    return f"Refunded order {order}."
+
+
+def _pay(order: int, key: str) -> None:
+    """Once per key: an attempt after a crash, or a run that repeats another, changes nothing."""
     home = Path(os.environ.get("SERVICES_HOME") or _HOME)
     home.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(home / "refunds.db")) as database, database:
         database.execute("CREATE TABLE IF NOT EXISTS refunds (key TEXT PRIMARY KEY, paid INTEGER)")
-        # Once per key: an attempt after a crash, or a run that repeats this one, changes nothing.
-        database.execute(
-            "INSERT OR IGNORE INTO refunds VALUES (?, ?)", (ctx.idempotency_key, order)
-        )
-    return f"Refunded order {order}."
+        database.execute("INSERT OR IGNORE INTO refunds VALUES (?, ?)", (key, order))
 
 
 agent = Agent(
