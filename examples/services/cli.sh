@@ -9,7 +9,7 @@ key=$1
 queue=${TURNKEEPER_TASK_QUEUE:-turnkeeper}
 
 temporal() {
-    command "${TEMPORAL:-temporal}" --command-timeout 120s workflow "$@"
+    command "${TEMPORAL:-temporal}" --command-timeout 120s "$@"
 }
 
 read_json() { # text, filter
@@ -18,21 +18,21 @@ read_json() { # text, filter
 
 # Start a run, or get the one that an earlier call has started.
 start() { # run, request
-    if temporal start --type AgentRun --task-queue "$queue" --workflow-id "$1" --input "$2" \
+    if temporal workflow start --type AgentRun --task-queue "$queue" --workflow-id "$1" --input "$2" \
         --id-reuse-policy RejectDuplicate --id-conflict-policy Fail --fail-existing >/dev/null; then
         return
     fi
-    temporal describe --workflow-id "$1" >/dev/null # if that fails, it was another error
+    temporal workflow describe --workflow-id "$1" >/dev/null # if that fails, it was another error
     echo "$1: was started before"
 }
 
 # Whether the run has taken it; not if it has ended, or refuses it.
 tell() { # run, update, body
-    temporal update execute --workflow-id "$1" --name "$2" --input "$3" >/dev/null
+    temporal workflow update execute --workflow-id "$1" --name "$2" --input "$3" >/dev/null
 }
 
 status() { # run
-    temporal query --workflow-id "$1" --name status --output json | jq '.queryResult[0]'
+    temporal workflow query --workflow-id "$1" --name status --output json | jq '.queryResult[0]'
 }
 
 # Allow what waits for a person, until the run has ended.
@@ -61,7 +61,7 @@ converse() { # run
 
 # Wait for the end of a run, and print how it ended.
 report() { # run
-    if ended=$(temporal result --workflow-id "$1" --output json); then
+    if ended=$(temporal workflow result --workflow-id "$1" --output json); then
         echo "$1: $(read_json "$ended" '.result | "\(.outcome): \(.answer)"')"
         return
     fi
