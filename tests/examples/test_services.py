@@ -13,10 +13,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from temporalio.client import WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -66,7 +65,7 @@ class Called:
 
 
 @pytest.fixture(scope="module")
-async def desk(client: Any, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Desk]:
+async def desk(client: Client, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Desk]:
     """It serves the samples' agent."""
     folder = tmp_path_factory.mktemp("desk")
     with pytest.MonkeyPatch.context() as settings:
