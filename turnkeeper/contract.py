@@ -538,6 +538,9 @@ class RunStatus(_Inner):
     limits: Limits = Limits()
     context: ContextStatus | None = None
     outcome: str | None = None
+    answer: str | None = None
+    """What the model said last, of a run that has answered all that it was sent: it waits for a
+    message, or has ended. Null before."""
     unread: int = 0
     """As in `RunResult`."""
     awaited: list[Awaited] = Field(default_factory=list)

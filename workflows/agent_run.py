@@ -539,10 +539,11 @@ class AgentRun(Notices, Forks, Holds, OutlastsOutages, Talks, MakesRoom, AsksPeo
         cockpit.show(state)
 
     def _is_long(self, *, by_size: bool = True) -> bool:
-        info, history = workflow.info(), self.state.pinned.history
-        # Before anything was said there is nothing to seal.
+        # Before anything was said there is nothing to seal; and the agent may not be loaded, if the
+        # run was stopped meanwhile.
         if self.state.base.entries == 0 or self.state.turn < self.seal_from:
             return False
+        info, history = workflow.info(), self.state.pinned.history
         return (
             info.is_continue_as_new_suggested()
             or info.get_current_history_length() >= history.events
