@@ -74,11 +74,22 @@ async def desk(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Asyn
             yield Desk(r, folder)
 
 
+NEEDS = {"cli": ["jq"], "typescript": ["node", "npm"]}
+MISSING = {
+    name: missing
+    for name, programs in NEEDS.items()
+    if (missing := [p for p in programs if not shutil.which(p)])
+}
+"""Programs that samples need and that are not here."""
+UNREACHABLE = ("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ETIMEDOUT")
+"""What npm says when there is no network."""
+
+
 @pytest.fixture(scope="module")
 async def called(
     desk: Desk, server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, Called]:
-    """All samples, side by side, each twice; without node or npm there is no `typescript`."""
+    """All samples for which there is what they need, side by side, each twice."""
     environment = os.environ | {
         "TEMPORAL": find_temporal(),
         "TEMPORAL_ADDRESS": server.address,
@@ -93,32 +104,32 @@ async def called(
         elif name == "cli":
             command = ["sh", str(SAMPLES / "cli.sh"), name]
         elif name == "typescript":
-            folder = await installed(tmp_path_factory.mktemp("typescript"))
+            folder = typescript
             command = ["node", "build/sample.js", name]
         return Called(
             await ended(command, folder, environment), await ended(command, folder, environment)
         )
 
-    names = [n for n in CLIENTS if n != "typescript" or has_node()]
+    typescript = tmp_path_factory.mktemp("typescript")
+    names = [n for n in CLIENTS if n not in MISSING]
+    if "typescript" in names and not await installed(typescript):
+        names.remove("typescript")
     found = await asyncio.gather(*map(twice, names))
     return dict(zip(names, found, strict=True))
 
 
-def has_node() -> bool:
-    """Whether the sample in TypeScript can be run here."""
-    return bool(shutil.which("node") and shutil.which("npm"))
-
-
-async def installed(folder: Path) -> Path:
-    """A copy of the sample in TypeScript, with the packages of its lock."""
+async def installed(folder: Path) -> bool:
+    """Copy the sample in TypeScript, with the packages of its lock; False without a registry."""
     source = SAMPLES / "typescript"
     shutil.copytree(
         source, folder, ignore=shutil.ignore_patterns("node_modules", "build"), dirs_exist_ok=True
     )
     for command in (["npm", "ci", "--no-audit", "--no-fund"], ["npm", "run", "build"]):
         done = await ended(command, folder, os.environ)
+        if any(code in done.complaints for code in UNREACHABLE):
+            return False
         assert done.status == 0, done.printed + done.complaints
-    return folder
+    return True
 
 
 async def ended(command: list[str], folder: Path, environment: Mapping[str, str]) -> Ended:
@@ -142,7 +153,7 @@ async def ended(command: list[str], folder: Path, environment: Mapping[str, str]
 def called_by(name: str, called: Mapping[str, Called]) -> Called:
     """A sample's processes; skips the test where there are none."""
     if name not in called:
-        pytest.skip("no node and npm here: apt-get install nodejs npm")
+        pytest.skip(f"not here: {', '.join(MISSING.get(name, ['the npm registry']))}")
     return called[name]
 
 
