@@ -13,17 +13,38 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from turnkeeper.spec import Strict
-from turnkeeper.text import one_line
+from turnkeeper.text import WHITE, one_line
 
 Kind = Literal["tool", "agent", "tenant"]
 
 MAX_SWITCHES = 200
 """Things that can be switched off at once; the list travels whole."""
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,130}")
+_SEEN = rf"[^{WHITE}\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+"
+"""What `one_line` leaves as it is."""
 
 
 class SwitchRequest(Strict):
     """The body of `switch`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [
+                {
+                    "if": {"properties": {"kind": {"const": "tenant"}}, "required": ["kind"]},
+                    "then": {"properties": {"name": {"pattern": f"^{_SEEN}( {_SEEN})*$"}}},
+                    "else": {"properties": {"name": {"pattern": f"^{_NAME.pattern}$"}}},
+                },
+                {
+                    "if": {"properties": {"off": {"const": True}}, "required": ["off"]},
+                    "then": {
+                        "properties": {"reason": {"pattern": f"[^{WHITE}]"}},
+                        "required": ["reason"],
+                    },
+                },
+            ]
+        }
+    )
 
     kind: Kind
     name: Annotated[str, Field(min_length=1, max_length=512)]
