@@ -59,14 +59,15 @@ READ: Mapping[str, type[BaseModel]] = {
 
 _ACCEPTED: dict[str, Any] = {
     "title": "Accepted",
-    "description": "What a run answers to an update.",
+    "description": "The answer to an update that was taken.",
     "type": "object",
     "properties": {
         "accepted": {"description": "The update's name.", "type": "string"},
         "note": {
-            "description": "Of one that changed nothing: why, such as that it was so already.",
+            "description": "Of one that there was nothing to do for: why, in words for people.",
             "type": "string",
         },
+        "changed": {"description": "Of `switch`: false if it was so already.", "type": "boolean"},
     },
     "required": ["accepted"],
 }
