@@ -75,7 +75,7 @@ ELSEWHERE = {
 }
 """Commands that another test types: those that do not end, and what sets a machine up."""
 
-_FENCED = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(r"^```(\S*).*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:^ {4}.*\n(?:\n(?= {4}))?)+", re.MULTILINE)
 _TYPED = re.compile(r"make |cd |\S*(?:python3?|pip) ")
 

@@ -28,7 +28,7 @@ def known(block: Block) -> list[tuple[str, str]]:
     return [(page, words) for page, words in BLOCKS if page == block.page and words in block.text]
 
 
-@pytest.mark.parametrize("block", blocks(), ids=lambda b: f"{b.page}: {b.text[:40]!r}")
+@pytest.mark.parametrize("block", list(blocks()), ids=lambda b: f"{b.page}: {b.text[:40]!r}")
 def test_every_block_is_run_by_a_test(block: Block) -> None:
     """A new one belongs into `BLOCKS` of tests/pages.py; a command is typed by itself, or belongs
     into `ELSEWHERE`."""

@@ -10,6 +10,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -152,6 +153,7 @@ def _walk(schema: Any) -> Iterator[dict[str, Any]]:
             yield from _walk(part)
 
 
+@lru_cache(maxsize=256)
 def field_docstrings(model: type[BaseModel]) -> dict[str, str]:
     """By field, the string that stands below it, on one line."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
