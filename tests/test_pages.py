@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import shlex
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -60,6 +61,21 @@ def test_every_command_can_be_typed(command: str) -> None:
     assert found
     parser = (starter if found[1] == "starter" else worker)._parser()
     parser.parse_args(shlex.split(found[2]))
+
+
+TOLD = sorted({span for span in inline() if re.match(r"(\S*python )?(make|starter\.py|-m) ", span)})
+
+
+@pytest.mark.parametrize("command", TOLD)
+def test_what_the_text_tells_to_type_exists(command: str) -> None:
+    """Commands within a sentence: their options, targets and modules."""
+    program, _, rest = command.removeprefix(".venv/bin/").removeprefix("python ").partition(" ")
+    if program == "make":
+        assert re.search(rf"^{rest}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    elif program == "-m":
+        assert find_spec(rest.split()[0])
+    else:
+        starter._parser().parse_args(shlex.split(rest))
 
 
 # --- bodies and queries ---------------------------------------------------------------------------
