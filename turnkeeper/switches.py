@@ -22,6 +22,12 @@ MAX_SWITCHES = 200
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,130}")
 _SEEN = rf"[^{WHITE}\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+"
 """What `one_line` leaves as it is."""
+NAME_OF_KIND = {
+    "if": {"properties": {"kind": {"const": "tenant"}}, "required": ["kind"]},
+    "then": {"properties": {"name": {"pattern": f"^{_SEEN}( {_SEEN})*$"}}},
+    "else": {"properties": {"name": {"pattern": f"^{_NAME.pattern}$"}}},
+}
+"""The rule for names as a part of a JSON schema."""
 
 
 class SwitchRequest(Strict):
@@ -30,11 +36,7 @@ class SwitchRequest(Strict):
     model_config = ConfigDict(
         json_schema_extra={
             "allOf": [
-                {
-                    "if": {"properties": {"kind": {"const": "tenant"}}, "required": ["kind"]},
-                    "then": {"properties": {"name": {"pattern": f"^{_SEEN}( {_SEEN})*$"}}},
-                    "else": {"properties": {"name": {"pattern": f"^{_NAME.pattern}$"}}},
-                },
+                NAME_OF_KIND,
                 {
                     "if": {"properties": {"off": {"const": True}}, "required": ["off"]},
                     "then": {
