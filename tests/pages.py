@@ -49,7 +49,8 @@ BLOCKS = {
     ),
     ("docs/workers.md", "def receive"): "tests/test_pages.py::test_a_notice_is_received",
 }
-"""By page and a text that is in no other block of it: the test that runs it."""
+"""By page and a text that is in no other block of it, or none for all blocks of a page: the test
+that runs it."""
 
 ELSEWHERE = {
     "make demo": "tests/test_demo.py::test_the_demo_answers_and_says_where_to_look",
