@@ -22,8 +22,8 @@ BLOCKS = {
         "tests/testing/test_rehearsal.py::test_the_tests_on_the_pages_pass"
     ),
     ("README.md", "def book_pickup"): "tests/test_pages_run.py::test_a_pickup_is_booked_once",
-    ("README.md", "ApprovalPolicy("): "tests/test_pages_run.py::write_agents",
-    ("README.md", "output=Total"): "tests/test_pages_run.py::test_a_typed_answer_is_a_value",
+    ("docs/tools.md", "issue_refund(order"): "tests/test_pages_run.py::write_agents",
+    ("docs/tools.md", "output=Total"): "tests/test_pages_run.py::test_a_typed_answer_is_a_value",
     ("README.md", 'id="q-17"'): "tests/test_pages_run.py::test_the_programs_print_an_answer",
     ("README.md", "client.send_or_start"): (
         "tests/test_pages_run.py::test_the_programs_print_an_answer"

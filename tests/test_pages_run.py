@@ -159,8 +159,9 @@ class Desk:
 
 
 def write_agents(folder: Path) -> None:
-    """The agents of the README, and a few more, as one module; and what plays the model."""
-    refunds, totals = (code("README.md", "python", x) for x in ("ApprovalPolicy(", "output=Total"))
+    """The agents of the pages, and a few more, as one module; and what plays the model."""
+    page = "docs/tools.md"
+    refunds, totals = (code(page, "python", x) for x in ("issue_refund(order", "output=Total"))
     pickups = CARRIER + code("README.md", "python", "book_pickup")
     (folder / "page_refunds.py").write_text(refunds)
     (folder / "page_totals.py").write_text(totals)
@@ -284,8 +285,8 @@ async def test_a_pickup_is_booked_once(desk: Desk) -> None:
 
 
 async def test_a_typed_answer_is_a_value(desk: Desk) -> None:
-    """As the README says: a `Total`."""
-    total: type[BaseModel] = run(code("README.md", "python", "output=Total"))["Total"]
+    """As docs/tools.md says: a `Total`."""
+    total: type[BaseModel] = run(code("docs/tools.md", "python", "output=Total"))["Total"]
     started = await desk.agents.start("totals", "What does A-7 cost?")
     assert (await started.result(output=total)).model_dump() == {"order": "A-7", "cents": 1250}
 

@@ -11,6 +11,7 @@ import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.config import JsonDict
 
 from turnkeeper.spec import Strict
 from turnkeeper.text import WHITE, one_line
@@ -22,7 +23,7 @@ MAX_SWITCHES = 200
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,130}")
 _SEEN = rf"[^{WHITE}\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+"
 """What `one_line` leaves as it is."""
-NAME_OF_KIND = {
+NAME_OF_KIND: JsonDict = {
     "if": {"properties": {"kind": {"const": "tenant"}}, "required": ["kind"]},
     "then": {"properties": {"name": {"pattern": f"^{_SEEN}( {_SEEN})*$"}}},
     "else": {"properties": {"name": {"pattern": f"^{_NAME.pattern}$"}}},
