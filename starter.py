@@ -121,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_fork(commands)
     _add_retry(commands)
     _add_switch(commands)
+    _add_day_limit(commands)
     _add_artifacts(commands)
     _add_demo(commands)
     _add_dev(commands)
@@ -422,6 +423,42 @@ def _add_switch(commands: Any) -> None:
         "--task-queue", metavar="NAME", help="what holds for its runs (default: all that is off)"
     )
     for action in (off, on, listing):
+        _add_json(action)
+
+
+def _add_day_limit(commands: Any) -> None:
+    summary = "Bound what all runs of an agent or a tenant use in a day."
+    parser = commands.add_parser("day-limit", help=summary, description=summary)
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    setting = _add(
+        actions,
+        "set",
+        "day_limits:set_limit",
+        "Set a limit, in place of one that is set; runs that reach it wait for the next day (UTC).",
+    )
+    removing = _add(
+        actions,
+        "remove",
+        "day_limits:remove",
+        "Take it away; runs that wait go on within a minute.",
+    )
+    listing = _add(
+        actions,
+        "list",
+        "day_limits:list_limits",
+        "Which limits there are, and what was used today.",
+    )
+    for action in (setting, removing):
+        action.add_argument(
+            "kind", choices=("agent", "tenant"), metavar="KIND", help="agent or tenant"
+        )
+        action.add_argument(
+            "name", metavar="NAME", help="of the agent, or as in the metadata of the tenant's runs"
+        )
+        _add_actor(action, "does it")
+    setting.add_argument("--cost-usd", type=float, metavar="USD", help="US dollars a day")
+    setting.add_argument("--tokens", type=int, metavar="N", help="tokens in and out a day")
+    for action in (setting, removing, listing):
         _add_json(action)
 
 

@@ -363,6 +363,7 @@ def build_worker(
     from activities.asking import Asking
     from activities.execute import Execute
     from activities.fork import Fork
+    from activities.gate import Gate
     from activities.generate import Generate
     from activities.load_agent import LoadAgent
     from activities.memory import Memories
@@ -375,7 +376,8 @@ def build_worker(
     from activities.seal import Seal
     from activities.shorten import Shorten
     from activities.summarise import Summarise
-    from activities.switched import Switched, SwitchedOn
+    from activities.switched import Switched
+    from activities.switched_on import SwitchedOn
     from activities.verify import Verifying
     from activities.views import Views
     from workflows.agent_run import AgentRun
@@ -395,6 +397,8 @@ def build_worker(
     memories = Memories(client, store)
     resets = Resets(client, redactor)
     switched = Switched(client, settings.task_queue)
+    gate = Gate(client, switched)
+    outputs = Outputs(registry, store, redactor)
     execute = Execute(
         registry,
         store,
@@ -439,14 +443,14 @@ def build_worker(
         workflows=[workflow or AgentRun, Switches, Delivery],
         activities=[
             load_agent.run,
-            Generate(views, asking, redactor, switched, Outputs(registry, store, redactor)).run,
+            Generate(views, asking, redactor, gate, outputs).run,
             execute.run,
             Verifying(registry, threads, redactor).run,
             Fork(client, views, store, redactor).run,
             Seal(views, store, redactor).run,
-            Summarise(views, asking, redactor, switched).run,
+            Summarise(views, asking, redactor, gate).run,
             Shorten(views, store, redactor).run,
-            SwitchedOn(switched).run,
+            SwitchedOn(gate).run,
             notify.run,
         ],
         workflow_runner=_sandbox(),
@@ -461,18 +465,20 @@ def build_worker(
 
 
 def _namespace_switches(client: Client, registry: Registry) -> Worker:
-    """Keeps what is switched off everywhere: each worker of the namespace does, for all of them."""
+    """Keeps what is switched off everywhere, and what is used under limits per day: each worker of
+    the namespace does, for all of them."""
     from temporalio.worker import Worker
 
     from activities import neighbours
-    from turnkeeper.switchboard import EVERYWHERE
+    from turnkeeper.switches import EVERYWHERE
+    from workflows.day import Day
     from workflows.switches import Switches
 
     return Worker(
         client,
         task_queue=EVERYWHERE,
         identity=neighbours.identity(registry.agents),
-        workflows=[Switches],
+        workflows=[Switches, Day],
         workflow_runner=_sandbox(),
         no_remote_activities=True,
         # With a cache the one that had it last would be waited for, also after its death.

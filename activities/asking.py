@@ -105,6 +105,8 @@ class Attempt:
     past: Past = dataclasses.field(default_factory=Past.known)
     progress: Progress = dataclasses.field(default_factory=Progress)
     began: float = dataclasses.field(default_factory=time.monotonic)
+    spent: Usage | None = None
+    """What this attempt alone has cost, once that is known."""
 
     def cost(self, reply: Usage) -> Usage:
         """Of a reply, and of the attempts that got none."""
@@ -141,6 +143,7 @@ class Attempt:
         self.past.lost = self.lost(self.progress.sent_bytes // 4)
         self.past.missing = 0
         self.past.learn(error, spent)
+        self.spent = spent
         self.progress = Progress()
 
     def timing(self, view: str) -> Timing:
@@ -188,6 +191,7 @@ class Asking:
             activity.heartbeat(attempt.past)
             raise self._failure(error, attempt, time.monotonic() - began) from None
         self._input_tokens.count(request.spec, admitted.usage)
+        attempt.spent = priced(admitted.usage, attempt.prices)
         return admitted
 
     async def _images(self, entries: Sequence[Entry], most: ImageBounds) -> dict[str, bytes]:

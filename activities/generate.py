@@ -7,14 +7,15 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.asking import Asking, Attempt
+from activities.gate import Gate
 from activities.outputs import Outputs
 from activities.providers import ModelRequest
 from activities.providers.admission import UNDIAGNOSED, Admitted
 from activities.pulse import pulse
 from activities.redact import Redactor
-from activities.switched import Switched
 from activities.views import Views, read
 from turnkeeper.contract import GENERATE, GenerateInput, GenerateOutput, Timing
+from turnkeeper.day_limits import Estimate
 from turnkeeper.prices import LimitName
 from turnkeeper.render import usage_text
 from turnkeeper.spec import AgentSpec
@@ -31,11 +32,11 @@ class Generate:
         views: Views,
         asking: Asking,
         redactor: Redactor,
-        switched: Switched,
+        gate: Gate,
         outputs: Outputs,
     ) -> None:
+        self._gate = gate
         self._outputs = outputs
-        self._switched = switched
         self._views = views
         self._asking = asking
         self._redactor = redactor
@@ -45,8 +46,8 @@ class Generate:
         """Ask the model once.
 
         Raises:
-            ApplicationError: as `Asking.ask` and `Outputs.of` have it, or of type `state_lost` or
-                `SwitchedOff`.
+            ApplicationError: as `Asking.ask`, `Gate.within` and `Outputs.of` have it, or of type
+                `state_lost`.
         """
         attempt = Attempt("generation failed", asked.turn, asked.seconds_left)
         async with pulse(attempt.told):
@@ -56,10 +57,11 @@ class Generate:
             view.extend(asked.new)
             output = self._outputs.of(spec)
             attempt.prices = spec.model.prices
-            await self._switched.check_agent(spec.name, asked.tenant, attempt.lost())
             max_tokens, cut_by = _allowed(asked, attempt)
             request = self._request(spec, view, asked, max_tokens)
-            admitted = await self._asking.ask(request, attempt, known_ids=view.call_ids)
+            estimate = asked.estimate or Estimate()
+            async with self._gate.within(spec.name, asked.tenant, spec.model, estimate, attempt):
+                admitted = await self._asking.ask(request, attempt, known_ids=view.call_ids)
             checked = await self._outputs.check(output, admitted, asked.turn)
         workflow_id, position = str(activity.info().workflow_id), view.position
         view.extend([admitted.entry])

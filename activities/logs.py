@@ -14,7 +14,13 @@ from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 
 from activities.redact import Redactor
-from turnkeeper.contract import NOT_DELIVERED, NOT_HERE, NOTHING_HAPPENED, SWITCHED_OFF
+from turnkeeper.contract import (
+    DAY_IS_SPENT,
+    NOT_DELIVERED,
+    NOT_HERE,
+    NOTHING_HAPPENED,
+    SWITCHED_OFF,
+)
 from turnkeeper.text import printable, well_formed
 
 Event = MutableMapping[str, Any]
@@ -24,6 +30,7 @@ _HEAD = 1_000
 # Types of failures that activities log in a line of their own before they raise.
 _TOLD = frozenset(
     {
+        DAY_IS_SPENT,
         NOT_DELIVERED,
         NOT_HERE,
         SWITCHED_OFF,

@@ -7,20 +7,24 @@ from temporalio import activity
 
 from activities.aside import aside
 from activities.asking import Asking, Attempt
+from activities.gate import Gate
 from activities.providers import ModelRequest
 from activities.providers.admission import Admitted
 from activities.pulse import pulse
 from activities.redact import Redactor
-from activities.switched import Switched
 from activities.views import Views, read
 from turnkeeper import replies
 from turnkeeper.contract import SUMMARISE, Checkpoint, SummariseInput, SummariseOutput
+from turnkeeper.day_limits import Estimate
 from turnkeeper.entries import Entry, message
 from turnkeeper.epoch import SUMMARISE as INSTRUCTION
 from turnkeeper.epoch import carried, problem_of_summary, tail_from
+from turnkeeper.prices import cost
 from turnkeeper.spec import AgentSpec, ContextPolicy
+from turnkeeper.usage import Usage
 from turnkeeper.view import size
 
+_BYTES_PER_TOKEN = 4
 _FINISHED = (None, "end_turn", "stop_sequence")
 
 log = structlog.get_logger("turnkeeper.summarise")
@@ -29,10 +33,8 @@ log = structlog.get_logger("turnkeeper.summarise")
 class Summarise:
     """The activity `run.summarise`."""
 
-    def __init__(
-        self, views: Views, asking: Asking, redactor: Redactor, switched: Switched
-    ) -> None:
-        self._switched = switched
+    def __init__(self, views: Views, asking: Asking, redactor: Redactor, gate: Gate) -> None:
+        self._gate = gate
         self._views = views
         self._asking = asking
         self._redactor = redactor
@@ -42,7 +44,7 @@ class Summarise:
         """Ask the model once; what it wrote is checked, and a bad summary is a problem, no error.
 
         Raises:
-            ApplicationError: as `Asking.ask` has it, or of type `state_lost` or `SwitchedOff`.
+            ApplicationError: as `Asking.ask` and `Gate.within` have it, or of type `state_lost`.
         """
         attempt = Attempt("summary failed", asked.turn)
         async with pulse(attempt.told):
@@ -51,7 +53,6 @@ class Summarise:
             )
             policy = spec.context or ContextPolicy()
             attempt.prices = (policy.summariser or spec.model).prices
-            await self._switched.check_agent(spec.name, asked.tenant, attempt.lost())
             covered = await aside(
                 view.bytes, lambda: _covered(view.entries, policy.keep_turns, asked.room)
             )
@@ -76,7 +77,10 @@ class Summarise:
     ) -> SummariseOutput:
         if len(entries) < 2:
             return SummariseOutput(problem="there is nothing to summarise yet")
-        reply = await self._asking.ask(_request(spec, policy, entries, asked), attempt)
+        request, model = _request(spec, policy, entries, asked), policy.summariser or spec.model
+        estimate = _estimate(request, policy)
+        async with self._gate.within(spec.name, asked.tenant, model, estimate, attempt):
+            reply = await self._asking.ask(request, attempt)
         text = "\n".join(replies.texts(reply.entry.value)).strip()
         problem = _unfinished(reply) or problem_of_summary(text, policy.checkpoint_tokens)
         epoch = asked.epoch.number if asked.epoch else 0
@@ -111,6 +115,14 @@ def _request(
         max_tokens=spec.model.max_output_tokens,
         drop_thinking=bool(asked.drop_thinking),
     )
+
+
+def _estimate(request: ModelRequest, policy: ContextPolicy) -> Estimate:
+    usage = Usage(
+        input_tokens=sum(map(size, request.entries)) // _BYTES_PER_TOKEN,
+        output_tokens=policy.checkpoint_tokens,
+    )
+    return Estimate(tokens=usage.total, usd=cost(usage, request.spec.model.prices) or 0)
 
 
 def _unfinished(reply: Admitted) -> str | None:

@@ -1,20 +1,18 @@
-"""What is switched off, as this worker knows it, and the wait until something is on again."""
+"""What is switched off, and which limits per day there are, as this worker knows it."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from datetime import timedelta
 
 import structlog
-from temporalio import activity
 from temporalio.client import Client
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from activities.lease import clock
 from turnkeeper import switchboard
-from turnkeeper.contract import SWITCHED_OFF, SWITCHED_ON, SwitchedOnInput
+from turnkeeper.contract import SWITCHED_OFF
 from turnkeeper.switches import Switch, SwitchList
 from turnkeeper.usage import Usage
 
@@ -22,8 +20,6 @@ FRESH_SECONDS = 2.0
 """How old the worker's copy may be when a call or a request to a model begins."""
 ANSWER_SECONDS = 2.0
 """How long the server is waited for; then the last copy counts for as long as a fresh one."""
-FIRST_WAIT_SECONDS, MOST_WAIT_SECONDS = 5.0, 60.0
-"""Between two looks of a run that waits."""
 
 log = structlog.get_logger("turnkeeper.switched")
 
@@ -89,29 +85,3 @@ class Switched:
 
 def _log(off: Switch, agent: str, tool: str | None = None) -> None:
     log.warning("switched off", agent=agent, tool=tool, why=off.told)
-
-
-class SwitchedOn:
-    """The activity `run.switched_on`."""
-
-    def __init__(self, switched: Switched) -> None:
-        self._switched = switched
-
-    @activity.defn(name=SWITCHED_ON)
-    async def run(self, asked: SwitchedOnInput) -> None:
-        """Look once.
-
-        Raises:
-            ApplicationError: of type `SwitchedOff`, to be tried again: it says what is waited for.
-        """
-        off = (await self._switched.now()).agent_off(asked.agent, asked.tenant)
-        if off is None:
-            return
-        # Bounded first: a wait of weeks has many attempts.
-        wait = FIRST_WAIT_SECONDS * 2.0 ** min(activity.info().attempt - 1, 10)
-        raise ApplicationError(
-            off.awaited,
-            type=SWITCHED_OFF,
-            next_retry_delay=timedelta(seconds=min(wait, MOST_WAIT_SECONDS)),
-            category=ApplicationErrorCategory.BENIGN,
-        )

@@ -108,11 +108,12 @@ async def _listed(client: Client, expected: set[str], settle: float) -> dict[str
 async def replay(folder: Path, workflow: Any = None, *, strict: bool = False) -> dict[str, Any]:
     """Replay all histories of a folder; answers counts and the failures by file."""
     from workflows.agent_run import AgentRun
+    from workflows.day import Day
     from workflows.notices import Delivery
     from workflows.switches import Switches
 
     replayer = Replayer(
-        workflows=[workflow or AgentRun, Switches, Delivery, *PROBES],
+        workflows=[workflow or AgentRun, Switches, Day, Delivery, *PROBES],
         data_converter=dataclasses.replace(data_converter, payload_codec=Masking()),
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules(

@@ -44,6 +44,9 @@ BLOCKS = {
     ("docs/prove-your-tool.md", "does not keep its promise"): (
         "tests/testing/test_plugin.py::test_a_broken_promise_is_told_in_words"
     ),
+    ("docs/services.md", ""): (
+        "tests/examples/test_services.py::test_what_the_page_shows_is_in_a_sample"
+    ),
     ("docs/tools.md", "def count_rows"): (
         "tests/test_tools.py::test_the_example_that_reads_an_artifact_does"
     ),

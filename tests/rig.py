@@ -30,9 +30,9 @@ from turnkeeper.artifacts import ArtifactStore, FolderStore
 from turnkeeper.client import AgentClient, AgentRunHandle
 from turnkeeper.contract import WORKFLOW
 from turnkeeper.history import Transcript
+from turnkeeper.names import Kind
 from turnkeeper.spec import HistoryPolicy, ModelSpec
 from turnkeeper.state import RunState
-from turnkeeper.switches import Kind
 from turnkeeper.testing import ScriptedProvider
 
 AGENT = "tester"

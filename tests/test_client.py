@@ -136,7 +136,7 @@ async def test_an_id_is_not_shared_by_two_requests(unserved: AgentClient, ended:
         ({"limits": {"turns": 0}}, r"^limits\.turns: Input should be"),
         ({"limits": {"turns": "abc"}}, r"^limits\.turns: 'abc' is not a whole number$"),
         ({"limits": {"wall_seconds": "x"}}, r"^limits\.wall_seconds: 'x' is not a number$"),
-        ({"limits": {"cost_usd_per_day": 1}}, "cost_usd_per_day is not supported yet"),
+        ({"limits": {"cost_usd_per_day": 1}}, "limits per day are those of an agent"),
         ({"limits": {"tunrs": 3}}, "tunrs"),
         ({"metadata": {"tenant": "x" * 513}}, "metadata"),
         ({"metadata": {"tenant": 7}}, "metadata.tenant"),
@@ -261,11 +261,13 @@ async def test_the_status_comes_from_the_run_itself(rig: RigFactory) -> None:
         run = await r.start(limits={"turns": 9})
         status = await until(lambda: _in_phase(r, run.id, "EXECUTE"))
         assert (status.turn, status.waiting_for) == (1, "results of wait_for")
+        assert status.answer is None
         assert [(c.tool, c.status) for c in status.calls] == [("wait_for", "running")]
         assert status.limits.turns == 9
         await run.result()
         status = await run.status()
         assert (status.phase, status.outcome, status.turn) == ("ended", "completed", 2)
+        assert status.answer == "Done."
         assert status.limits.turns == 9
 
 
@@ -315,11 +317,13 @@ async def test_stop_ends_a_run_by_name(rig: RigFactory) -> None:
         assert await run.stop() == "ended"
 
 
+@pytest.mark.parametrize("prompt", ["question", ""])
 async def test_stop_waits_in_the_server_while_no_worker_is_up(
-    client: Client, unserved: AgentClient, tmp_path: Path
+    client: Client, unserved: AgentClient, tmp_path: Path, prompt: str
 ) -> None:
-    """The request is delivered to the next worker, and the caller is told."""
-    run = await unserved.start("tester", "question")
+    """The request is delivered to the next worker, and the caller is told; a conversation that
+    nobody has begun ends by it before its agent is loaded."""
+    run = await unserved.start("tester", prompt, keep_open=not prompt)
     assert await unserved.stop(run.id, "changed my mind", timeout=0.3) == "queued"
     script = [text("never said")]
     async with _serving(client, unserved.task_queue, tmp_path, script) as provider:

@@ -16,7 +16,7 @@ from turnkeeper.contract import VERSION, read_public
 from turnkeeper.json_schema import JsonSchema
 from turnkeeper.notices import RUN_WAITING, Notice, NoticedCall
 from turnkeeper.schemas import SENT, schemas
-from turnkeeper.spec import UNBUILT_LIMITS, Limits
+from turnkeeper.spec import DAY_LIMITS, Limits
 
 PAGE = (contract_files.FOLDER.parent / "contract.md").read_text()
 
@@ -31,6 +31,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "resume": {},
     "raise_limits": {"limits": {"turns": 9}},
     "stop": {},
+    "day_limit": {"kind": "tenant", "name": "acme", "cost_usd": 20},
     "switch": {"kind": "tool", "name": "issue_refund", "off": True, "reason": "paid twice"},
 }
 LENGTHS = (64, 130, 200, 300, 512, 1_000, 2_000, 4_000, 20_000, 200_000)
@@ -45,15 +46,13 @@ NUMBERS = [
     *(366 * 86_400, 366 * 86_400 + 1, 10**15, 10**15 + 1, 0.5, 1.0, 1.5, 1e-9, 1e300),
 ]
 OTHER = [None, [], {}, ["a"], {"a": "b"}, {"a": 1}]
-# Numbers in another form, such as true, are read and not promised: see below.
+# No true: some read it as a number, see below.
 NESTED: list[Any] = [*TEXTS, *NUMBERS, *OTHER]
 ANYTHING: list[Any] = [*NESTED, True, False]
 FORK: dict[str, Any] = {"workflow_id": "w", "turn": 1}
 FIELDS: dict[str, list[Any]] = {
     "limits": [
-        {name: value}
-        for name in (*Limits.model_fields, *UNBUILT_LIMITS, "turn")
-        for value in NESTED
+        {name: value} for name in (*Limits.model_fields, *DAY_LIMITS, "turn") for value in NESTED
     ],
     "metadata": [
         *({text: "x"} for text in TEXTS),
@@ -92,10 +91,18 @@ def at_odds(limits: Any) -> bool:
     return numbers and errors > calls
 
 
+def in_another_form(body: dict[str, Any]) -> bool:
+    """Whether a number is written as true, or a whole one as 1.0: the page says that it may be
+    read, or not."""
+    return isinstance(body.get("cost_usd"), bool) or isinstance(body.get("tokens"), float)
+
+
 def disagreement(name: str, body: dict[str, Any]) -> str:
     """What is wrong if a body fits and is refused, or the other way round."""
     problems = schema(name).problems(body)
-    if taken(name, body) == (not problems) or at_odds(body.get("limits")):
+    if at_odds(body.get("limits")) or in_another_form(body):
+        return ""
+    if taken(name, body) == (not problems):
         return ""
     return f"{str(body)[:200]}: {problems or 'fits'}"
 

@@ -1,7 +1,4 @@
-"""Conversations while workers are killed: every accepted message is answered once, in order.
-
-With TURNKEEPER_TESTS=full ten conversations of twenty messages, and a kill every ten seconds.
-"""
+"""Conversations while workers are killed: every accepted message is answered once, in order."""
 
 from __future__ import annotations
 
@@ -12,15 +9,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.sizes import FULL
 from tests.talking import insistently, looks_first, sent
 from tests.workers import Site, SiteFactory
 from turnkeeper.client import AgentRunHandle
 from turnkeeper.entries import Entry
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(900 if FULL else 180)]
+pytestmark = [pytest.mark.crash, pytest.mark.long, pytest.mark.timeout(900)]
 
-CONVERSATIONS, MESSAGES, GAP = (10, 20, 10.0) if FULL else (4, 10, 4.0)
+CONVERSATIONS, MESSAGES = 10, 20
+GAP = 10.0
+"""Seconds between two kills."""
 
 
 async def talk(run: AgentRunHandle, number: int) -> list[str]:
@@ -34,7 +32,7 @@ async def talk(run: AgentRunHandle, number: int) -> list[str]:
         if chance.random() < 0.1:
             again = await insistently(run, "something else", named)
             assert again in ("duplicate", "queued")
-        await asyncio.sleep(chance.uniform(0, GAP / 2))
+        await asyncio.sleep(chance.uniform(0, 1.2 * GAP))
     return taken
 
 
@@ -51,7 +49,6 @@ def answered(entries: Sequence[Entry]) -> bool:
     return bool(entries) and entries[-1].kind == "reply"
 
 
-@pytest.mark.long
 async def test_every_message_is_answered_once_and_in_order(site: SiteFactory) -> None:
     """Whichever worker dies, in the middle of whatever; and a repeated message is read once."""
     async with site(looks_first, module="tests.faults.talkative") as s:
@@ -74,7 +71,7 @@ async def test_every_message_is_answered_once_and_in_order(site: SiteFactory) ->
                 assert await run.reply(named, timeout=30)
             described = await s.agents.client.get_workflow_handle(run.id).describe()
             executions += described.run_id != run.run_id
-        assert sum(w.status is not None for w in s.workers) >= (10 if FULL else 2), "few kills"
+        assert sum(w.status is not None for w in s.workers) >= 10, "few kills"
         assert executions > 0
         assert not s.provider.rejections
         await asyncio.gather(*(run.stop() for run in runs))

@@ -54,7 +54,7 @@ async def test_it_waits_for_the_next_message(rig: RigFactory) -> None:
         assert (one.kind, one.update) == ("message", "send")
         assert await attribute(r, run, "TurnkeeperStatus") == "waiting"
         status = await run.status()
-        assert status.waiting_for == "the next message"
+        assert (status.waiting_for, status.answer) == ("the next message", "re: hello")
         found = await r.client.get_workflow_handle(run.id).describe()
         assert (await found.memo_value("awaited"))[0]["body"] == one.body
 

@@ -22,6 +22,7 @@ DOES_IO = {
     "client",
     "connection",
     "converter",
+    "days",
     "diagnosis",
     "ends",
     "export",

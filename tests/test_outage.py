@@ -35,6 +35,7 @@ def test_waits_grow_and_are_spread_and_bounded() -> None:
     assert outage == Outage()
 
 
+@pytest.mark.timeout(700 if FULL else 120)
 async def test_runs_outlast_an_outage(virtual: WorkflowEnvironment, tmp_path: Path) -> None:
     """Half an hour long: all wait, visibly, and are completed afterwards; they do not come back at
     once."""
@@ -48,7 +49,9 @@ async def test_runs_outlast_an_outage(virtual: WorkflowEnvironment, tmp_path: Pa
 
     async with open_rig(virtual.client, tmp_path, script, outage_seconds=7_200) as r:
         handles = [await r.start(f"run {n}") for n in range(runs)]
-        results = await asyncio.gather(*(h.result(check=False, timeout=110) for h in handles))
+        results = await asyncio.gather(
+            *(h.result(check=False, timeout=600 if FULL else 110) for h in handles)
+        )
         assert {x.outcome for x in results} == {"completed"}
         assert min(x.seconds for x in results) > 1_800
         assert await r.task_failures() == 0

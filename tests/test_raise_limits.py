@@ -117,7 +117,7 @@ async def test_what_cannot_be_raised_is_refused(rig: RigFactory) -> None:
         run = await begun(r, gate)
         for limits, said in (
             ({"turns": 3}, "limits.turns: 3 is less than the present 4"),
-            ({"cost_usd_per_day": 3}, "cost_usd_per_day is not supported yet"),
+            ({"cost_usd_per_day": 3}, "limits per day are those of an agent"),
             ({"turns": "many"}, "'many' is not a whole number"),
             ({}, "limits"),
         ):

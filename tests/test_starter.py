@@ -381,7 +381,7 @@ def test_an_agent_that_nobody_serves_is_exit_2(dev: Dev) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--limit", "cost_usd_per_day=1"], "cost_usd_per_day is not supported yet"),
+        (["--limit", "cost_usd_per_day=1"], "limits per day are those of an agent"),
         (["--limit", "turns=0"], "turns"),
         (["--id", "with space"], "id:"),
         (["--metadata", f"k={'x' * 600}"], "metadata"),

@@ -10,10 +10,14 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel
 
+from turnkeeper.day_limits import Estimate
 from turnkeeper.prices import Allowance, LimitName, cost
 from turnkeeper.spec import Limits, Price
+from turnkeeper.text import dollars
 from turnkeeper.usage import Usage
 
+FIRST_REPLY_TOKENS = 1_000
+"""Expected of the first reply of a run; of later ones what they had on average."""
 LAST_ANSWER_TOKENS = 1_000
 """Of an answer that is asked for when the limit on cost is reached: it is over the limit."""
 
@@ -23,11 +27,16 @@ class Budget(BaseModel):
 
     input_rate: float | None = None
     """US dollars per million tokens of the last request, as the provider's cache made it."""
+    replies: int = 0
+    reply_tokens: int = 0
+    """Of all replies."""
     paused: bool = False
     """Whether it has paused at `Limits.pause_at`."""
 
     def heard(self, usage: Usage, prices: Sequence[Price]) -> None:
         """A reply came, with what its request has cost."""
+        self.replies += 1
+        self.reply_tokens += usage.output_tokens
         asked = Usage(
             input_tokens=usage.input_tokens,
             cache_read_tokens=usage.cache_read_tokens,
@@ -50,6 +59,17 @@ class Budget(BaseModel):
             tokens=None if limits.tokens is None else limits.tokens - used.total,
             usd=None if limits.cost_usd is None else limits.cost_usd - (used.cost_usd or 0),
         )
+
+    def estimate(self, prices: Sequence[Price], *, tokens: int, new: int, most: int) -> Estimate:
+        """Of a request of so many tokens, `new` of which the model has not read before; its reply
+        has at most `most`."""
+        mean = self.reply_tokens // self.replies if self.replies else FIRST_REPLY_TOKENS
+        reply = min(mean, most)
+        read, whole = (
+            cost(Usage(input_tokens=tokens, output_tokens=n), prices) or 0 for n in (0, reply)
+        )
+        usd = self._input_usd(prices, tokens, new) + whole - read
+        return Estimate(tokens=tokens + reply, usd=round(usd, 9))
 
     def _input_usd(self, prices: Sequence[Price], tokens: int, new: int) -> float:
         unread = cost(Usage(cache_write_tokens=new), prices) or 0
@@ -81,8 +101,3 @@ def share_used(limits: Limits, used: Usage) -> float:
     if limits.cost_usd is not None:
         shares.append((used.cost_usd or 0) / limits.cost_usd)
     return max(shares)
-
-
-def dollars(amount: float) -> str:
-    """`$0.0123`: cents, or as many digits as a small sum needs."""
-    return f"${amount:.2f}" if amount >= 1 else f"${amount:.4f}"

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, BinaryIO, TypeVar, overload
 
 from temporalio import workflow
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
-from turnkeeper import asking, finding, switchboard
+from turnkeeper import asking, days, finding, switchboard
 from turnkeeper.answers import answer_to
 from turnkeeper.artifacts import ArtifactStore, open_store
 from turnkeeper.connection import DEFAULT_ADDRESS, connect, own_settings, readable_errors
@@ -35,6 +37,7 @@ from turnkeeper.contract import (
     RunResult,
     RunStatus,
 )
+from turnkeeper.day_limits import DayLimitRequest
 from turnkeeper.diagnosis import Diagnosis, diagnose
 from turnkeeper.ends import as_it_ended, completed, end_of
 from turnkeeper.entries import strict_json
@@ -44,6 +47,7 @@ from turnkeeper.finding import RunSummary
 from turnkeeper.follow import Step, follow
 from turnkeeper.handle import AgentRunHandle
 from turnkeeper.history import Transcript, read_transcript
+from turnkeeper.names import Kind, Limited
 from turnkeeper.outputs import output_of
 from turnkeeper.outside import PendingApproval, UnknownOutcome, describe, outcomes_of
 from turnkeeper.page.document import page
@@ -53,7 +57,7 @@ from turnkeeper.refusals import checked, invalid
 from turnkeeper.retry import find_turn, repeated_text, reset
 from turnkeeper.starting import begin, fork_request, options, run_request
 from turnkeeper.status import status_of
-from turnkeeper.switches import Kind, Switch, SwitchRequest
+from turnkeeper.switches import Switch, SwitchRequest
 
 __all__ = [
     "DEFAULT_ADDRESS",
@@ -791,6 +795,58 @@ class AgentClient:
                 return (await switchboard.in_force(self.client, task_queue)).switches
             return await switchboard.everywhere(self.client, self.task_queue)
 
+    # --- limits per day -------------------------------------------------------------------------
+
+    async def limit_day(
+        self,
+        kind: Limited,
+        name: str,
+        *,
+        cost_usd: float | None = None,
+        tokens: int | None = None,
+        actor: str | None = None,
+        timeout: float = _PATIENCE,
+    ) -> switchboard.Switched:
+        """Bound what all runs of an agent or a tenant use in a day of UTC together.
+
+        Two seconds after the answer a request to a model is sent only if what was used, what others
+        that are under way may use, and what it is expected to use itself are within the limit; if
+        not, the run waits visibly until a new day begins or the limit is raised. A reply may have
+        more than was expected of it: what is over the limit is at most that of the replies under
+        way. Counting begins with the limit; it replaces what was set before.
+
+        Args:
+            kind: `agent` or `tenant`.
+            name: of the agent, or what `metadata["tenant"]` of its runs has.
+            cost_usd: US dollars; a run whose model has no known price ends with `cost_limit`.
+            tokens: in and out, those out of the provider's cache as well. With neither of both the
+                limit is taken away.
+            actor: who says so.
+            timeout: seconds that a worker has to answer.
+
+        Returns:
+            `switched`; `unchanged`: that limit was set already, or there was none to take away;
+            `queued`: no worker has answered, and the server tells the next one.
+
+        Raises:
+            InvalidRequest: the name or a bound is malformed, or there are too many limits.
+            ConnectionError: the server cannot be reached.
+        """
+        _not_in_a_workflow()
+        said = {"kind": kind, "name": name, "cost_usd": cost_usd, "tokens": tokens, "actor": actor}
+        asked = checked(DayLimitRequest, said)
+        with self._refused_in("day_limit"):
+            return await switchboard.limit_days(self.client, asked, timeout)
+
+    async def day_limits(self) -> list[days.DayUse]:
+        """Limits per day that are set, each with what is used under it today. Needs no worker.
+
+        Raises:
+            ConnectionError: the server cannot be reached.
+        """
+        with readable_errors(self.client):
+            return await days.in_use(self.client, time.time())
+
     # --- inside ---------------------------------------------------------------------------------
 
     async def _switch(
@@ -798,11 +854,16 @@ class AgentClient:
     ) -> switchboard.Switched:
         _not_in_a_workflow()
         asked = checked(SwitchRequest, said)
+        with self._refused_in("switch"):
+            return await switchboard.change(self.client, task_queue, asked, timeout)
+
+    @contextmanager
+    def _refused_in(self, message: str) -> Iterator[None]:
         try:
             with readable_errors(self.client):
-                return await switchboard.change(self.client, task_queue, asked, timeout)
+                yield
         except WorkflowUpdateFailedError as error:
-            raise invalid(f"switch: {error.cause}") from error
+            raise invalid(f"{message}: {error.cause}") from error
 
     async def _begin(
         self,

@@ -20,12 +20,14 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from turnkeeper.day_limits import Estimate
 from turnkeeper.entries import Entry, Position, check_json
 from turnkeeper.errors import AdmissionError
 from turnkeeper.prices import Allowance, LimitName
 from turnkeeper.spec import (
+    DAY_LIMITS,
     MAX_RESULT_IMAGES,
-    UNBUILT_LIMITS,
+    OF_A_DAY,
     AgentSpec,
     Approval,
     Effect,
@@ -69,10 +71,25 @@ SWITCHES = "TurnkeeperSwitches"
 """Workflow type: keeps what is switched off, one for the namespace, and one for a task queue."""
 SWITCH = "switch"
 """Its update and signal, body `SwitchRequest`: switch a tool, an agent or a tenant off or on."""
+DAY_LIMIT = "day_limit"
+"""Update and signal of the namespace's, body `DayLimitRequest`: bound what an agent or a tenant may
+use in a day."""
 SWITCHED_ON = "run.switched_on"
-"""Activity: done once the run's agent and tenant are no longer switched off."""
+"""Activity: done once the run's agent and tenant are no longer switched off, and their limits per
+day allow a request."""
 SWITCHED_OFF = "SwitchedOff"
 """Type of failures, of a call or a generation: it is switched off and was not begun."""
+DAY_IS_SPENT = "DayIsSpent"
+"""Type of failures of a generation: a limit per day does not allow it now."""
+
+DAY = "TurnkeeperDay"
+"""Workflow type: counts what is used under one limit per day."""
+RESERVE = "reserve"
+"""Its update, body `ReserveRequest`: set aside what requests may cost, if the limit allows it."""
+SETTLE = "settle"
+"""Its signal, body `SettleRequest`: what they have cost."""
+DAY_MEMO = "used"
+"""The field of its memo that is the count."""
 
 NOTICE = "TurnkeeperNotice"
 """Workflow type: delivers one `Notice`, and outlives the run that it is about."""
@@ -222,8 +239,8 @@ def _known_limits(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]
     if info.mode == "json":
         return value  # out of a history: another release has judged them
     for name, limit in value.items():
-        if name in UNBUILT_LIMITS:
-            raise ValueError(f"{name} is not supported yet; remove it")
+        if name in DAY_LIMITS:
+            raise ValueError(f"{name}: {OF_A_DAY}")
         if name not in Limits.model_fields:
             raise ValueError(_no_limit(name))
         if isinstance(limit, int) and limit > MAX_LIMIT:
@@ -551,6 +568,9 @@ class RunStatus(_Inner):
     limits: Limits = Limits()
     context: ContextStatus | None = None
     outcome: str | None = None
+    answer: str | None = None
+    """What the model said last, of a run that has answered all that it was sent: it waits for a
+    message, or has ended. Null before."""
     unread: int = 0
     """As in `RunResult`."""
     awaited: list[Awaited] = Field(default_factory=list)
@@ -602,6 +622,8 @@ class GenerateInput(_Inner):
     tenant: str | None = None
     allowance: Allowance | None = None
     """What limits on tokens and cost leave for it."""
+    estimate: Estimate | None = None
+    """What it is expected to use; None from a run of before there were limits per day."""
 
 
 class Timing(_Inner):
@@ -839,3 +861,4 @@ class SwitchedOnInput(_Inner):
 
     agent: str
     tenant: str | None = None
+    estimate: Estimate | None = None

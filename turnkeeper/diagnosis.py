@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from temporalio.api.enums.v1 import EventType, PendingActivityState, TaskQueueType
+from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import PendingActivityInfo
@@ -22,7 +23,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from turnkeeper.contract import SWITCHED_ON, ApprovalAsked, UnknownCall
+from turnkeeper.contract import DAY_IS_SPENT, SWITCHED_ON, ApprovalAsked, UnknownCall
 from turnkeeper.outside import (
     Origin,
     activity_words,
@@ -207,17 +208,23 @@ def _awaited(kind: str, what: str, ends: Sequence[Suggestion]) -> Finding:
     return Finding(f"it waits for {what}", mend, [e for e in ends if verb and e.verb == verb])
 
 
+def _held_back(why: Failure, queue: str) -> Finding:
+    """It may not ask its model now."""
+    waits = f"it waits for {one_line(why.message, _LONG)}"
+    if why.application_failure_info.type == DAY_IS_SPENT:
+        listing = Suggestion("day-limit list", aim="see what was used today")
+        return Finding(waits, "`day-limit set` raises it", [listing])
+    on_queue = (("--task-queue", queue),)
+    listing = Suggestion("switch list", (), on_queue, "see what is off")
+    return Finding(waits, "`switch on` ends it", [listing])
+
+
 def _activity(
     pending: PendingActivityInfo, now: datetime, queue: str, attempt: str | None
 ) -> Finding:
     """What an activity does, or why it does nothing; `attempt` is told of tools."""
     if pending.activity_type.name == SWITCHED_ON and pending.HasField("last_failure"):
-        on_queue = (("--task-queue", queue),)
-        return Finding(
-            f"it waits for {one_line(pending.last_failure.message, _LONG)}",
-            "`switch on` ends it",
-            [Suggestion("switch list", (), on_queue, "see what is off")],
-        )
+        return _held_back(pending.last_failure, queue)
     what = activity_words(pending)
     # The bound of a tool's call has room for workers that lack it: it is not the tool's own.
     own = pending.activity_type.name.startswith("run.") and pending.maximum_attempts

@@ -86,7 +86,7 @@ _BEGINS = {
     SEAL: "the transcript is sealed: history starts anew",
     SUMMARISE: "a summary of earlier turns is begun",
     SHORTEN: "the view is too long for the model's window",
-    SWITCHED_ON: "waits until it is switched on again",
+    SWITCHED_ON: "waits until it may ask its model again",
 }
 """What is said of activities between the turns."""
 

@@ -120,7 +120,7 @@ _WHAT = {
     SEAL: "the artifact store",
     SUMMARISE: "a summary of earlier turns",
     SHORTEN: "a shorter view",
-    SWITCHED_ON: "its agent or tenant to be switched on",
+    SWITCHED_ON: "its agent or tenant to be allowed to go on",
     VERIFY: "who has decided about a call",
 }
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from turnkeeper import replies
 from turnkeeper.approvals import arguments_of
-from turnkeeper.budget import dollars
 from turnkeeper.contract import (
     LOAD_AGENT,
     ApprovalAsked,
@@ -34,6 +33,7 @@ from turnkeeper.suggestion import deciding, replying, resuming, settling
 from turnkeeper.text import (
     arguments_line,
     clock,
+    dollars,
     escaped,
     one_line,
     printable,

@@ -30,6 +30,7 @@ from turnkeeper.contract import (
     SendRequest,
     StopRequest,
 )
+from turnkeeper.day_limits import DayLimitRequest
 from turnkeeper.notices import Notice
 from turnkeeper.spec import Limits
 from turnkeeper.switches import SwitchRequest
@@ -48,6 +49,7 @@ SENT: Mapping[str, type[BaseModel]] = {
     contract.RAISE_LIMITS: RaiseLimitsRequest,
     contract.STOP: StopRequest,
     contract.SWITCH: SwitchRequest,
+    contract.DAY_LIMIT: DayLimitRequest,
 }
 """Bodies that callers send, by the names of their schemas."""
 
@@ -68,7 +70,10 @@ _ACCEPTED: dict[str, Any] = {
             "description": "Of one that there was nothing to do for: why, in words for people.",
             "type": "string",
         },
-        "changed": {"description": "Of `switch`: false if it was so already.", "type": "boolean"},
+        "changed": {
+            "description": "Of `switch` and `day_limit`: false if it was so already.",
+            "type": "boolean",
+        },
     },
     "required": ["accepted"],
 }

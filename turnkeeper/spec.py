@@ -156,8 +156,12 @@ class Limits(Strict):
         return self
 
 
-UNBUILT_LIMITS = ("tokens_per_day", "cost_usd_per_day")
-"""Names that callers may expect and that are refused, never ignored."""
+DAY_LIMITS = ("tokens_per_day", "cost_usd_per_day")
+"""Names that callers may expect, and that no run can set."""
+OF_A_DAY = (
+    "limits per day are those of an agent or a tenant, over all its runs: set them by "
+    "`starter.py day-limit set`, and remove it here"
+)
 
 
 class ToolSpec(Strict):

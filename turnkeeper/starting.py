@@ -12,7 +12,7 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from turnkeeper import switchboard
+from turnkeeper import days, switchboard
 from turnkeeper.artifacts import ArtifactStore
 from turnkeeper.connection import readable_errors
 from turnkeeper.contract import WORKFLOW, ForkRequest, RunRequest
@@ -169,6 +169,6 @@ def _checked_id(run: str) -> str:
             f"id: {one_line(run, 80)!r}: use 1 to 200 letters, digits and _ . : / @ + = -, "
             "beginning with a letter or digit"
         )
-    if run.startswith(switchboard.PREFIX):
-        raise invalid(f"id: {one_line(run, 80)!r}: such ids are those of kill switches")
+    if run.startswith((switchboard.PREFIX, days.PREFIX)):
+        raise invalid(f"id: {one_line(run, 80)!r}: such ids are turnkeeper's own")
     return run

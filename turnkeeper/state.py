@@ -33,6 +33,7 @@ from turnkeeper.contract import (
     UnknownCall,
 )
 from turnkeeper.control import MAX_EARLY, Control, changes, wider
+from turnkeeper.day_limits import Estimate
 from turnkeeper.entries import (
     Entry,
     Position,
@@ -284,6 +285,16 @@ class RunState(BaseModel):
             self.pinned.model.prices,
             tokens=context.request_tokens(self.pending),
             new=context.estimate(self.pending),
+        )
+
+    def estimate(self) -> Estimate:
+        """What the next request and its reply may use."""
+        context = self.context
+        return self.budget.estimate(
+            self.pinned.model.prices,
+            tokens=context.request_tokens(self.pending),
+            new=context.estimate(self.pending),
+            most=self.output_limit,
         )
 
     def spent(self, allowance: Allowance | None) -> tuple[LimitName, str] | None:

@@ -94,6 +94,7 @@ async def _of_ended(
         waiting_for="",
         usage=result.usage,
         outcome=result.outcome,
+        answer=result.answer,
         # One that Temporal ended has no result to tell of it.
         unknown=result.unknown or unknown,
         approvals=result.approvals,

@@ -1,7 +1,7 @@
 """What is switched off, on the server: read without a worker, changed by an update.
 
 One list holds for the whole namespace, and one for each task queue that has things of its own
-switched off. A run heeds both.
+switched off. A run heeds both. The namespace's has the limits per day, too.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any, Literal
 from temporalio.client import Client, WorkflowExecution
 from temporalio.service import RPCError, RPCStatusCode
 
-from turnkeeper.contract import SWITCH, SWITCHES
+from turnkeeper.contract import DAY_LIMIT, SWITCH, SWITCHES
+from turnkeeper.day_limits import DayLimitRequest
 from turnkeeper.messages import ask_or_start, leave_or_start
-from turnkeeper.switches import Switch, SwitchList, SwitchRequest
+from turnkeeper.switches import EVERYWHERE, Switch, SwitchList, SwitchRequest
 
 __all__ = [
     "EVERYWHERE",
@@ -24,18 +25,17 @@ __all__ = [
     "change",
     "everywhere",
     "in_force",
+    "limit_days",
     "read",
     "workflow_id",
 ]
 
 Switched = Literal["switched", "unchanged", "queued"]
 
-PREFIX = "turnkeeper-switches"
+PREFIX = EVERYWHERE
 """With which the ids of these workflows begin; no run may have such a one."""
-EVERYWHERE = PREFIX
-"""The task queue of the namespace's list. All workers serve it: one of any application will do."""
-MEMO = "switches"
-_SUMMARY = "What is switched off: tools, agents, tenants"
+MEMO, LIMITS_MEMO = "switches", "day_limits"
+_SUMMARY = "What is switched off, and limits per day"
 _QUEUES = 1_000
 """Task queues whose lists are looked at."""
 
@@ -68,8 +68,10 @@ async def in_force(client: Client, task_queue: str) -> SwitchList:
     Raises:
         RPCError: the server cannot be reached, or does not tell.
     """
-    lists = await asyncio.gather(read(client, None), read(client, task_queue))
-    return SwitchList(switches=[s for known in lists for s in known.switches])
+    everywhere, here = await asyncio.gather(read(client, None), read(client, task_queue))
+    return SwitchList(
+        switches=[*everywhere.switches, *here.switches], day_limits=everywhere.day_limits
+    )
 
 
 async def everywhere(client: Client, task_queue: str) -> list[Switch]:
@@ -95,9 +97,11 @@ async def everywhere(client: Client, task_queue: str) -> list[Switch]:
 async def _published(execution: WorkflowExecution, task_queue: str | None) -> SwitchList:
     if execution.workflow_type != SWITCHES:
         return SwitchList()
-    listed = SwitchList.read(await execution.memo_value(MEMO, None))
+    memo = await execution.memo()
+    listed = SwitchList.read(memo.get(MEMO), memo.get(LIMITS_MEMO))
     here = {"task_queue": task_queue}
-    return SwitchList(switches=[s.model_copy(update=here) for s in listed.switches])
+    switches = [s.model_copy(update=here) for s in listed.switches]
+    return listed.model_copy(update={"switches": switches})
 
 
 async def change(
@@ -112,21 +116,33 @@ async def change(
         WorkflowUpdateFailedError: it was refused.
         RPCError: the server cannot be reached.
     """
+    body = asked.model_dump(mode="json", exclude_none=True)
+    return await _tell(client, task_queue, SWITCH, body, timeout)
+
+
+async def limit_days(client: Client, asked: DayLimitRequest, timeout: float) -> Switched:
+    """Set or take away a limit per day. Answers and errors are those of `change`."""
+    body = asked.model_dump(mode="json", exclude_none=True)
+    return await _tell(client, None, DAY_LIMIT, body, timeout)
+
+
+async def _tell(
+    client: Client, task_queue: str | None, name: str, body: dict[str, Any], timeout: float
+) -> Switched:
     # One that was terminated goes on with what it had.
     known = await read(client, task_queue)
-    body = asked.model_dump(mode="json", exclude_none=True)
     start: dict[str, Any] = {
         "workflow": SWITCHES,
         "arg": known,
         "id": workflow_id(task_queue),
         "task_queue": EVERYWHERE if task_queue is None else task_queue,
         # So that there is no moment without it until a worker has begun.
-        "memo": {MEMO: known.published()},
+        "memo": known.memo(),
         "static_summary": _SUMMARY,
     }
-    answer = await ask_or_start(client, start, SWITCH, body, timeout)
+    answer = await ask_or_start(client, start, name, body, timeout)
     if answer is not None:
         return "switched" if answer.get("changed", True) else "unchanged"
     # Kept by the server until a worker comes.
-    await leave_or_start(client, start, SWITCH, body)
+    await leave_or_start(client, start, name, body)
     return "queued"

@@ -1,4 +1,4 @@
-"""What is switched off: tools, agents and tenants, by whom and why. Pure.
+"""What is switched off: tools, agents and tenants, by whom and why; and limits per day. Pure.
 
 There is one list for the whole namespace, and one for each task queue that has things of its own
 switched off. Each lies in the memo of a small workflow, `workflows/switches.py`;
@@ -7,28 +7,20 @@ switched off. Each lies in the memo of a small workflow, `workflows/switches.py`
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.config import JsonDict
 
+from turnkeeper.day_limits import DayLimit, day_limits
+from turnkeeper.names import NAME_OF_KIND, Kind, check_name
 from turnkeeper.spec import Strict
 from turnkeeper.text import WHITE, one_line
 
-Kind = Literal["tool", "agent", "tenant"]
-
+EVERYWHERE = "turnkeeper-switches"
+"""Id of the workflow that keeps the namespace's list, and its task queue. All workers serve it: one
+of any application will do."""
 MAX_SWITCHES = 200
 """Things that can be switched off at once; the list travels whole."""
-_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,130}")
-_SEEN = rf"[^{WHITE}\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]+"
-"""What `one_line` leaves as it is."""
-NAME_OF_KIND: JsonDict = {
-    "if": {"properties": {"kind": {"const": "tenant"}}, "required": ["kind"]},
-    "then": {"properties": {"name": {"pattern": f"^{_SEEN}( {_SEEN})*$"}}},
-    "else": {"properties": {"name": {"pattern": f"^{_NAME.pattern}$"}}},
-}
-"""The rule for names as a part of a JSON schema."""
 
 
 class SwitchRequest(Strict):
@@ -59,11 +51,7 @@ class SwitchRequest(Strict):
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
-        if self.kind == "tenant":
-            if one_line(self.name, 512) != self.name:
-                raise ValueError("name: is blank, or begins or ends so, or has control characters")
-        elif not _NAME.fullmatch(self.name):
-            raise ValueError(f"name: {one_line(self.name, 80)!r} is no name of a {self.kind}")
+        check_name(self.kind, self.name)
         if self.off and not self.reason.strip():
             raise ValueError("reason: is empty; say why it is switched off")
         return self
@@ -105,10 +93,12 @@ class SwitchList(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     switches: list[Switch] = Field(default_factory=list)
+    day_limits: list[DayLimit] = Field(default_factory=list)
+    """Of the namespace's list alone."""
 
     @classmethod
-    def read(cls, published: Any) -> SwitchList:
-        """What a memo has; what is none of ours in it is passed over."""
+    def read(cls, published: Any, limits: Any = None) -> SwitchList:
+        """What a memo has in its two fields; what is none of ours in it is passed over."""
         found: list[Switch] = []
         for told in published if isinstance(published, list) else []:
             try:
@@ -116,14 +106,16 @@ class SwitchList(BaseModel):
             except ValidationError:
                 # Of a release with another idea of it.
                 continue
-        return cls(switches=found)
+        return cls(switches=found, day_limits=day_limits(limits))
 
-    def published(self) -> list[dict[str, Any]]:
-        """As `read` reads it."""
+    def memo(self) -> dict[str, Any]:
+        """As `read` reads it, by field of the memo."""
         left_out = {"task_queue"}
-        return [
+        switches = [
             s.model_dump(mode="json", exclude=left_out, exclude_none=True) for s in self.switches
         ]
+        limits = [x.model_dump(mode="json", exclude_none=True) for x in self.day_limits]
+        return {"switches": switches, "day_limits": limits}
 
     def find(self, kind: Kind, name: str | None) -> Switch | None:
         """The switch of that very thing, if it is off."""
@@ -154,6 +146,11 @@ class SwitchList(BaseModel):
     def agent_off(self, agent: str, tenant: str | None) -> Switch | None:
         """What keeps an agent's run from asking its model."""
         return self.find("tenant", tenant) or self.find("agent", agent)
+
+    def limits_of(self, agent: str, tenant: str | None) -> list[DayLimit]:
+        """What bounds an agent's run per day."""
+        of = {("agent", agent), ("tenant", tenant)}
+        return [x for x in self.day_limits if (x.kind, x.name) in of]
 
     def tool_off(self, agent: str, tool: str, tenant: str | None) -> Switch | None:
         """What keeps an agent's run from calling a tool."""

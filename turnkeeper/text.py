@@ -168,3 +168,8 @@ def age(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"
+
+
+def dollars(amount: float) -> str:
+    """`$0.0123`: cents, or as many digits as a small sum needs."""
+    return f"${amount:.2f}" if amount >= 1 else f"${amount:.4f}"

@@ -163,6 +163,7 @@ class AgentRun(Notices, Forks, Holds, OutlastsOutages, Talks, MakesRoom, AsksPeo
             seconds_left=max(0.0, state.deadline - workflow.time()),
             tenant=state.tenant,
             allowance=allowance,
+            estimate=state.estimate(),
         )
         cockpit.show(state)
         with self._turn_group():
@@ -200,7 +201,7 @@ class AgentRun(Notices, Forks, Holds, OutlastsOutages, Talks, MakesRoom, AsksPeo
                 lost = Usage(estimated_tokens=asked.max_tokens)
                 state.usage = state.usage.plus(priced(lost, state.pinned.model.prices))
                 return
-            if failures.is_switched_off(error):
+            if failures.is_held_back(error):
                 await self._until_switched_on(error)
                 return
             if failures.needs_other_thinking(error) and not state.drop_thinking:
@@ -538,10 +539,11 @@ class AgentRun(Notices, Forks, Holds, OutlastsOutages, Talks, MakesRoom, AsksPeo
         cockpit.show(state)
 
     def _is_long(self, *, by_size: bool = True) -> bool:
-        info, history = workflow.info(), self.state.pinned.history
-        # Before anything was said there is nothing to seal.
+        # Before anything was said there is nothing to seal; and the agent may not be loaded, if the
+        # run was stopped meanwhile.
         if self.state.base.entries == 0 or self.state.turn < self.seal_from:
             return False
+        info, history = workflow.info(), self.state.pinned.history
         return (
             info.is_continue_as_new_suggested()
             or info.get_current_history_length() >= history.events

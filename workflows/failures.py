@@ -16,6 +16,7 @@ from temporalio.exceptions import (
 )
 
 from turnkeeper.contract import (
+    DAY_IS_SPENT,
     NOT_HERE,
     NOTHING_HAPPENED,
     PROVIDER_ERROR,
@@ -68,9 +69,11 @@ def is_in_doubt(error: ActivityError) -> bool:
     return isinstance(error.cause, ApplicationError) and error.cause.type == "tool_failed"
 
 
-def is_switched_off(error: ActivityError) -> bool:
-    """Whether the request was not sent, since the run's agent or tenant is switched off."""
-    return isinstance(error.cause, ApplicationError) and error.cause.type == SWITCHED_OFF
+def is_held_back(error: ActivityError) -> bool:
+    """Whether the request was not sent, since the run's agent or tenant is switched off, or has
+    used what it may in a day."""
+    cause = error.cause
+    return isinstance(cause, ApplicationError) and cause.type in (SWITCHED_OFF, DAY_IS_SPENT)
 
 
 def end_of(error: ActivityError, otherwise: str) -> End:

@@ -195,12 +195,21 @@ class Messages(_Run):
             limits=state.limits,
             context=self._context(),
             outcome=state.outcome,
+            answer=self._answer(),
             unread=len(state.inbox.unread(state.pending)),
             awaited=state.awaited(),
             unknown=state.unknown,
             approvals=state.approvals.asked,
             paused=state.control.pause,
         )
+
+    def _answer(self) -> str | None:
+        """Of all that was said; clients that cannot read a history ask for it."""
+        state = self.state
+        # A completed run goes on with what came before it has closed.
+        goes_on = state.outcome in (None, "completed") and state.inbox.has_mail
+        answered = state.outcome is not None or state.inbox.idle_since is not None
+        return state.text or None if answered and not goes_on else None
 
     def _context(self) -> ContextStatus | None:
         state = self.state

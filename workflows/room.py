@@ -110,7 +110,7 @@ class MakesRoom(StandsStill):
                 # Its count never comes: charge what it may have cost.
                 asks = policy.summariser or state.pinned.model
                 lost = priced(Usage(estimated_tokens=policy.checkpoint_tokens), asks.prices)
-            elif failures.is_switched_off(error):
+            elif failures.is_held_back(error):
                 await self._until_switched_on(error)
                 return
             else:

@@ -1,4 +1,5 @@
-"""A run whose agent or tenant is switched off: it stands still until that is over."""
+"""A run whose agent or tenant is switched off, or has used what it may in a day: it stands still
+until that is over."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ class StandsStill:
         try:
             await workflow.execute_activity(
                 contract.SWITCHED_ON,
-                SwitchedOnInput(agent=state.request.agent, tenant=state.tenant),
+                SwitchedOnInput(
+                    agent=state.request.agent, tenant=state.tenant, estimate=state.estimate()
+                ),
                 **options.switched_on(max(1.0, state.deadline - workflow.time())),
             )
         except ActivityError:

@@ -1,5 +1,7 @@
 """The workflow that keeps what is switched off: one for the namespace, one for a task queue.
 
+The namespace's keeps the limits per day, too.
+
 Its memo is the list: whoever wants to know reads it with one `describe`, also while no worker is
 up. It is started by the first change (`turnkeeper/switchboard.py`) and never ends.
 """
@@ -14,10 +16,12 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from turnkeeper.contract import SWITCH, SWITCHES
+from turnkeeper import day_limits
+from turnkeeper.contract import DAY_LIMIT, SWITCH, SWITCHES
+from turnkeeper.day_limits import DayLimitRequest
 from turnkeeper.entries import strict_json
 from turnkeeper.errors import AdmissionError
-from turnkeeper.switches import SwitchList, SwitchRequest
+from turnkeeper.switches import EVERYWHERE, SwitchList, SwitchRequest
 from turnkeeper.text import one_line
 from workflows import boundary
 
@@ -45,7 +49,7 @@ class Switches:
         # comes meanwhile, and an update in it is given back to its caller as an error.
         await workflow.sleep(0.001, summary="acknowledge")
         await workflow.wait_condition(workflow.all_handlers_finished)
-        workflow.continue_as_new(self.list, memo=self._memo())
+        workflow.continue_as_new(self.list, memo=self.list.memo())
 
     # With `*args`, as in `messages.py`: a missing argument must not fail the workflow task.
     @workflow.update(
@@ -73,27 +77,62 @@ class Switches:
         except ValueError as error:
             workflow.logger.warning("switch signal dropped: %s", one_line(str(error), 300))
 
+    @workflow.update(
+        name=DAY_LIMIT,
+        description='Set a limit per day. Body: {"kind": "tenant", "name": "...", "cost_usd": 20, '
+        '"tokens": 5000000, "actor": "..."}; kinds: agent, tenant. Without a bound: none any more.',
+    )
+    async def limit_update(self, *args: Any) -> dict[str, Any]:
+        """Answers once it is published."""
+        return {"accepted": DAY_LIMIT, "changed": self._limit(self._read_limit(args))}
+
+    @limit_update.validator
+    def check_limit(self, *args: Any) -> None:
+        """As `check`."""
+        try:
+            self._read_limit(args)
+        except ValueError as error:
+            raise ApplicationError(str(error), type="invalid_request", non_retryable=True) from None
+
+    @workflow.signal(name=DAY_LIMIT, description="As the update; works while no worker is up.")
+    def limit_signal(self, *args: Any) -> None:
+        """As `switch_signal`."""
+        try:
+            self._limit(self._read_limit(args))
+        except ValueError as error:
+            workflow.logger.warning("limit signal dropped: %s", one_line(str(error), 300))
+
     def _read(self, args: Sequence[Any]) -> SwitchRequest:
         asked = boundary.body(SwitchRequest, args)
         if problem := self.list.refusal(asked):
             raise ValueError(problem)
         return asked
 
+    def _read_limit(self, args: Sequence[Any]) -> DayLimitRequest:
+        asked = boundary.body(DayLimitRequest, args)
+        if workflow.info().workflow_id != EVERYWHERE:
+            raise ValueError(f"limits per day are for the whole namespace: tell {EVERYWHERE}")
+        if problem := day_limits.refusal(self.list.day_limits, asked):
+            raise ValueError(problem)
+        return asked
+
     def _take(self, asked: SwitchRequest) -> bool:
-        changed = self.list.take(asked, workflow.time())
+        return self._publish_if(self.list.take(asked, workflow.time()))
+
+    def _limit(self, asked: DayLimitRequest) -> bool:
+        return self._publish_if(day_limits.take(self.list.day_limits, asked, workflow.time()))
+
+    def _publish_if(self, changed: bool) -> bool:
         if changed:
             self.changes += 1
             self._publish()
         return changed
 
     def _publish(self) -> None:
-        workflow.upsert_memo(self._memo())
-        workflow.set_current_details(
-            "\n".join(f"- {s.told}" for s in self.list.switches) or "Nothing is switched off."
-        )
-
-    def _memo(self) -> dict[str, Any]:
-        return {"switches": self.list.published()}
+        workflow.upsert_memo(self.list.memo())
+        told = [s.told for s in self.list.switches] or ["Nothing is switched off."]
+        told += [f"Limit per day of {x.named}: {x.bounds}" for x in self.list.day_limits]
+        workflow.set_current_details("\n".join(f"- {line}" for line in told))
 
 
 def _list_of(carried: Payload) -> SwitchList:
@@ -102,4 +141,5 @@ def _list_of(carried: Payload) -> SwitchList:
         told = strict_json(carried.data)
     except AdmissionError:
         told = None
-    return SwitchList.read(told.get("switches") if isinstance(told, dict) else None)
+    told = told if isinstance(told, dict) else {}
+    return SwitchList.read(told.get("switches"), told.get("day_limits"))

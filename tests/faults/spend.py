@@ -1,11 +1,13 @@
 """What runs spend under a limit, while workers are killed and the provider fails: `make spend`.
 
     python -m tests.faults.spend --seed N --runs 100 --at-once 20 --gap 4
+    python -m tests.faults.spend --seed N --runs 50 --per-day 2 --gap 4
 
-Each run works until its limit on cost ends it. One reply in seven is cut off or refused, and one of
-two workers is killed every --gap seconds. The provider counts for itself, every reply it has begun
-in full, also of those that nobody read. The exit code is 1 if a run costs more than its limit and
-one call, or leaves more than a fifth of it unused.
+Each run works until its limit on cost ends it, or all of them at once until the limit per day of
+their tenant stops them. One reply in seven is cut off or refused, and one of two workers is killed
+every --gap seconds. The provider counts for itself, every reply it has begun in full, also of those
+that nobody read. The exit code is 1 if they cost more than the limit and one call each, or leave
+more than a fifth of it unused.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from activities.pricing import of
+from tests.rig import until
 from tests.workers import Site, open_site
 from turnkeeper.client import AgentClient
 from turnkeeper.prices import cost
@@ -30,6 +33,7 @@ from turnkeeper.testing import Exchange, Reply, call, cut, reply, status, text
 from turnkeeper.testing.embedded import EmbeddedServer
 from turnkeeper.usage import Usage
 
+TENANT = "acme"
 MODEL = "claude-sonnet-5-5"
 LIMIT = 0.05
 LEAST = 0.8
@@ -77,6 +81,32 @@ class Spent:
 
 
 @dataclass
+class Day:
+    """What the runs of a tenant have cost together, in US dollars."""
+
+    limit: float
+    billed: float
+    """By the provider's count."""
+    over: float
+    """What they may have cost beyond the limit: the dearest call of each."""
+    told: float
+    """By the count of the limit."""
+    kills: int
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it is too much, or too little."""
+        return not LEAST * self.limit <= self.billed <= self.limit + self.over
+
+    def __str__(self) -> str:
+        return (
+            f"billed {self.billed / self.limit:.1%} of ${self.limit:g}, one call each is "
+            f"{self.over / self.limit:.1%}; counted {self.told / self.limit:.1%}; {self.kills} "
+            "kills"
+        )
+
+
+@dataclass
 class Report:
     """What came of it."""
 
@@ -118,12 +148,56 @@ async def play(
     return report
 
 
+async def play_day(
+    folder: Path, address: str, *, seed: int, runs: int, limit: float, gap: float
+) -> Day:
+    """Play so many runs of a tenant at once, until all of them wait for the next day."""
+    client = (await AgentClient.connect(address)).client
+    provider, prompts = Provider(seed), [f"run {n}" for n in range(runs)]
+    async with open_site(client, address, folder, provider.script) as site:
+        await asyncio.gather(site.worker(), site.worker())
+        await site.agents.limit_day("tenant", TENANT, cost_usd=limit)
+        # Copies of what is switched off, and of limits, are two seconds old at most.
+        await asyncio.sleep(2)
+        report = Report()
+        killing = asyncio.create_task(_kill(site, report, gap))
+        limits = {"turns": 1_000, "wall_seconds": RUN_SECONDS * 2}
+        started = await asyncio.gather(
+            *(site.start(p, limits=limits, metadata={"tenant": TENANT}) for p in prompts)
+        )
+        try:
+            await until(lambda: _all_wait(site, runs), timeout=RUN_SECONDS)
+        finally:
+            killing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await killing
+        (use,) = await site.agents.day_limits()
+        await asyncio.gather(*(run.stop() for run in started))
+        ended = await asyncio.gather(*(run.result(check=False, timeout=60) for run in started))
+        assert {result.outcome for result in ended} == {"stopped"}
+        assert not site.provider.rejections, site.provider.rejections
+        bills = [_bills(site, provider, p) for p in prompts]
+    over = sum(max(each, default=0) for each in bills)
+    return Day(limit, sum(map(sum, bills)), over, use.used.usd, report.kills)
+
+
+async def _all_wait(site: Site, runs: int) -> bool:
+    return await site.agents.count_runs(waiting_for="switch") == runs
+
+
 async def _spend(site: Site, provider: Provider, prompt: str) -> Spent:
     limits = {"cost_usd": LIMIT, "turns": 1_000, "wall_seconds": RUN_SECONDS}
     run = await site.start(prompt, limits=limits)
     result = await run.result(check=False, timeout=RUN_SECONDS + 60)
+    bills = _bills(site, provider, prompt)
+    told = result.usage.cost_usd or 0
+    return Spent(run.id, result.outcome, sum(bills), max(bills), told)
+
+
+def _bills(site: Site, provider: Provider, prompt: str) -> list[float]:
+    """What each call of a run has cost, in US dollars."""
     records = [r for r in site.provider.requests if r.prompt == prompt and r.status == 200]
-    bills = []
+    bills: list[float] = []
     for record, output in zip(records, provider.outputs[prompt], strict=True):
         read, written = record.cache_read or 0, record.cache_written or 0
         usage = Usage(
@@ -133,8 +207,7 @@ async def _spend(site: Site, provider: Provider, prompt: str) -> Spent:
             output_tokens=output,
         )
         bills.append(cost(usage, of("anthropic", MODEL, "5m")) or 0)
-    told = result.usage.cost_usd or 0
-    return Spent(run.id, result.outcome, sum(bills), max(bills), told)
+    return bills
 
 
 async def _kill(site: Site, report: Report, gap: float) -> None:
@@ -152,11 +225,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--at-once", type=int, default=20)
+    parser.add_argument("--per-day", type=float, metavar="USD", help="of all runs, all at once")
     parser.add_argument("--gap", type=float, default=4.0, help="seconds between two kills")
-    options = parser.parse_args(arguments)
+    given = vars(parser.parse_args(arguments))
+    per_day = given.pop("per_day")
     folder, began = Path(tempfile.mkdtemp(prefix="spend-")), time.monotonic()
     with EmbeddedServer.start(folder / "server", port=0) as server:
-        report = asyncio.run(play(folder, server.address, **vars(options)))
+        if per_day is not None:
+            del given["at_once"]
+            day = asyncio.run(play_day(folder, server.address, limit=per_day, **given))
+            took = time.monotonic() - began
+            sys.stdout.write(f"per day: {given['runs']} runs, {day}, in {took:.0f} s\n")
+            return int(day.wrong)
+        report = asyncio.run(play(folder, server.address, **given))
     for line in report.wrong:
         sys.stdout.write(f"violation: {line}\n")
     billed = sorted(s.billed / LIMIT for s in report.spent)

@@ -8,14 +8,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from turnkeeper import replies
-from turnkeeper.budget import dollars
 from turnkeeper.contract import ApprovalAsked, UnknownCall
 from turnkeeper.media import ImageRef
 from turnkeeper.page.ink import Ink, clock_of, count, size, span
 from turnkeeper.page.markup import Html, join, tag
 from turnkeeper.page.pictures import refs
 from turnkeeper.page.story import CallTold, Mark, Reply, Said, Story, Turn
-from turnkeeper.text import one_line
+from turnkeeper.text import dollars, one_line
 
 __all__ = ["FIRST_TURNS", "LAST_TURNS", "Conversation", "anchor", "usage_words"]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from turnkeeper.budget import dollars
 from turnkeeper.page.chart import Column, Panel, Series, chart
 from turnkeeper.page.conversation import FIRST_TURNS, LAST_TURNS, Conversation, anchor
 from turnkeeper.page.ink import Ink, clock_of, count, span
@@ -17,7 +16,7 @@ from turnkeeper.page.story import Story, Turn
 from turnkeeper.page.style import STYLE
 from turnkeeper.render import approval_text, person_awaited
 from turnkeeper.suggestion import Suggestion, deciding, ending_waits, settling
-from turnkeeper.text import one_line
+from turnkeeper.text import dollars, one_line
 
 __all__ = ["page"]
 

@@ -1,0 +1,199 @@
+"""What an agent or a tenant may use in a day, over all its runs. Pure.
+
+A limit lies beside the switches, in the memo of the namespace's list (`workflows/switches.py`).
+What was used under it today is counted by a workflow of its own (`workflows/day.py`). Days are
+those of UTC. What a request may cost is set aside before it is sent, and settled when it is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from turnkeeper.names import NAME_OF_KIND, Limited, check_name
+from turnkeeper.spec import Strict
+from turnkeeper.text import dollars, one_line
+
+MAX_DAY_LIMITS = 200
+"""In a namespace; the list travels whole."""
+MAX_TOGETHER = 100
+"""Requests to a model that one message is about."""
+_DAY = 86_400
+_MOST_USD, _MOST_TOKENS = 1e9, 10**15
+
+
+class DayLimitRequest(Strict):
+    """The body of `day_limit`. It replaces what was set before; without a bound there is none."""
+
+    model_config = ConfigDict(json_schema_extra={"allOf": [NAME_OF_KIND]})
+
+    kind: Limited
+    name: Annotated[str, Field(min_length=1, max_length=512)]
+    cost_usd: Annotated[float, Field(gt=0, le=_MOST_USD)] | None = None
+    tokens: Annotated[int, Field(ge=1, le=_MOST_TOKENS, strict=True)] | None = None
+    actor: Annotated[str, Field(max_length=200)] | None = None
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        check_name(self.kind, self.name)
+        return self
+
+    @property
+    def bounds(self) -> bool:
+        """Whether it sets a limit; if not, it takes one away."""
+        return self.cost_usd is not None or self.tokens is not None
+
+
+class Estimate(BaseModel):
+    """What a request to a model, with its reply, is expected to use."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    tokens: Annotated[int, Field(ge=0, le=_MOST_TOKENS)] = 0
+    usd: Annotated[float, Field(ge=0, le=_MOST_USD)] = 0
+
+
+class Used(BaseModel):
+    """What was used in one day, or is set aside for requests that are under way."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    day: int = 0
+    """Days since 1970-01-01."""
+    tokens: int = 0
+    usd: float = 0
+
+    @classmethod
+    def read(cls, published: Any) -> Used:
+        """What a memo has; nothing is used if that is none of ours."""
+        try:
+            return cls.model_validate(published)
+        except ValidationError:
+            return cls()
+
+    def at(self, now: float) -> Used:
+        """Of the day that this moment is in, in seconds since 1970: nothing yet, if it is new."""
+        today = int(now // _DAY)
+        # A clock that goes back does not forget what was used.
+        return self if today <= self.day else Used(day=today)
+
+    def plus(self, tokens: int, usd: float) -> Used:
+        """With so much more, or less."""
+        return Used(
+            day=self.day,
+            tokens=max(0, self.tokens + tokens),
+            usd=round(max(0.0, self.usd + usd), 9),
+        )
+
+
+class DayLimit(BaseModel):
+    """A limit that is set."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    kind: Limited
+    name: str
+    cost_usd: float | None = None
+    tokens: int | None = None
+    actor: str | None = None
+    since: float = 0
+    """Seconds since 1970."""
+
+    @property
+    def named(self) -> str:
+        """`tenant acme`."""
+        return f"{self.kind} {one_line(self.name, 130)}"
+
+    @property
+    def bounds(self) -> str:
+        """`$5.00, 1,000,000 tokens`."""
+        bounds = [] if self.cost_usd is None else [dollars(self.cost_usd)]
+        return ", ".join(bounds + ([] if self.tokens is None else [f"{self.tokens:,} tokens"]))
+
+    def allows(self, used: Used, estimate: Estimate) -> bool:
+        """Whether a request of that size may be sent."""
+        usd_fits = self.cost_usd is None or used.usd + estimate.usd <= self.cost_usd
+        return usd_fits and (self.tokens is None or used.tokens + estimate.tokens <= self.tokens)
+
+    def told(self, used: Used) -> str:
+        """`$4.9950 of $5.00, 12,000 of 1,000,000 tokens`."""
+        parts = []
+        if self.cost_usd is not None:
+            parts.append(f"{dollars(used.usd)} of {dollars(self.cost_usd)}")
+        if self.tokens is not None:
+            parts.append(f"{used.tokens:,} of {self.tokens:,} tokens")
+        return ", ".join(parts)
+
+    def awaited(self, used: Used, estimate: Estimate) -> str:
+        """What a run waits for that may not ask its model."""
+        needs = [f"about {dollars(estimate.usd)}"] if self.cost_usd is not None else []
+        needs += [f"about {estimate.tokens:,} tokens"] if self.tokens is not None else []
+        if self.allows(Used(), estimate):
+            until = f"{datetime.fromtimestamp((used.day + 1) * _DAY, UTC):%Y-%m-%d %H:%M} UTC"
+            then = f"a new day begins at {until}"
+        else:
+            then = "that is more than the limit of a whole day, which has to be raised"
+        return (
+            f"the limit per day of {self.named} to allow it: {self.told(used)} used or set aside, "
+            f"the next request needs {' and '.join(needs)}; {then}"
+        )
+
+
+class ReserveRequest(Strict):
+    """The body of `reserve`: set these aside, one by one, as far as the limit allows it."""
+
+    limit: DayLimit
+    estimates: Annotated[list[Estimate], Field(min_length=1, max_length=MAX_TOGETHER)]
+
+
+class Settled(Strict):
+    """How much more a request has used than was set aside for it on that day; or less."""
+
+    day: int
+    tokens: Annotated[int, Field(ge=-_MOST_TOKENS, le=_MOST_TOKENS)]
+    usd: Annotated[float, Field(ge=-_MOST_USD, le=_MOST_USD)]
+
+
+class SettleRequest(Strict):
+    """The body of `settle`."""
+
+    settled: Annotated[list[Settled], Field(max_length=MAX_TOGETHER)]
+
+
+def day_limits(published: Any) -> list[DayLimit]:
+    """What a memo has; what is none of ours in it is passed over."""
+    found: list[DayLimit] = []
+    for told in published if isinstance(published, list) else []:
+        try:
+            found.append(DayLimit.model_validate(told))
+        except ValidationError:
+            # Of a release with another idea of it.
+            continue
+    return found
+
+
+def take(limits: list[DayLimit], asked: DayLimitRequest, now: float) -> bool:
+    """Make a change; False if there was nothing to do."""
+    bounds = {"kind", "name", "cost_usd", "tokens"}
+    wanted = asked.model_dump(include=bounds)
+    known = next((x for x in limits if (x.kind, x.name) == (asked.kind, asked.name)), None)
+    if known is None and not asked.bounds:
+        return False
+    if known is not None and known.model_dump(include=bounds) == wanted:
+        return False
+    if known is not None:
+        limits.remove(known)
+    if asked.bounds:
+        limits.append(DayLimit(**wanted, actor=asked.actor, since=now))
+    return True
+
+
+def refusal(limits: Sequence[DayLimit], asked: DayLimitRequest) -> str | None:
+    """Why a change cannot be made; None if it can."""
+    known = any((x.kind, x.name) == (asked.kind, asked.name) for x in limits)
+    if asked.bounds and not known and len(limits) >= MAX_DAY_LIMITS:
+        return f"{MAX_DAY_LIMITS} limits per day are set, which is the most: take one away first"
+    return None
