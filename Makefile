@@ -2,7 +2,7 @@
 # PYTHON=/path/to/python3.12 chooses the interpreter of a new .venv.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo crash-demo dev test test-full crash crash-controls answers-lost random recorded spend server-kills endless endless-controls lint types imports docs \
+.PHONY: help demo crash-demo dev test test-full crash crash-controls answers-lost random recorded spend server-kills endless endless-controls lint types imports docs contract \
 	compose-check lock lock-check set-up
 
 PYTHON ?=
@@ -73,6 +73,9 @@ imports: set-up ## Imports point one way.
 
 docs: set-up ## The documentation as pages, in build/docs; a broken link fails.
 	@$(VENV_PYTHON) -m sphinx -q -W --keep-going docs build/docs
+
+contract: set-up ## The contract as JSON schemas, in docs/contract.
+	@$(VENV_PYTHON) -m tests.contract_files
 
 compose-check: set-up ## docker-compose.yml against the compose specification.
 	@$(VENV_PYTHON) -m check_jsonschema --builtin-schema vendor.compose-spec docker-compose.yml

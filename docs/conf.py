@@ -11,7 +11,7 @@ extensions = ["myst_parser"]
 # So that a link to a heading is checked, too.
 myst_heading_anchors = 3
 html_theme = "alabaster"
-html_theme_options = {"description": "AI agents that keep their place"}
+html_theme_options = {"description": "AI agents that keep their place", "page_width": "1160px"}
 html_copy_source = False
 html_show_copyright = False
 

@@ -7,13 +7,12 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import textwrap
 from pathlib import Path
 from typing import Any, get_args
 
 from turnkeeper import ContextPolicy, HistoryPolicy, Limits, ModelSpec, Price
+from turnkeeper.schemas import field_docstrings
 from turnkeeper.spec import Strict
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/options.md"
@@ -35,26 +34,13 @@ def show() -> str:
     ]
     for where, model in _MODELS:
         parts += [f"## {model.__name__}", f"`{where}`. {_line(inspect.getdoc(model) or '')}"]
-        said = _docstrings(model)
+        said = field_docstrings(model)
         rows = [
-            f"| `{name}` | {_default(field)} | {said[name]}{_bounds(field)} |"
+            f"| `{name}` | {_default(field)} | {_line(said[name])}{_bounds(field)} |"
             for name, field in model.model_fields.items()
         ]
         parts.append("\n".join(["| option | default | |", "|---|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
-
-
-def _docstrings(model: type[Strict]) -> dict[str, str]:
-    """By field, the string that stands below it."""
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for field, below in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
-            assert isinstance(field.target, ast.Name)
-            assert isinstance(below.value, ast.Constant)
-            found[field.target.id] = _line(str(below.value.value))
-    return found
 
 
 def _default(field: Any) -> str:

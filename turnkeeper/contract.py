@@ -20,10 +20,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from turnkeeper.day_limits import DayLimitRequest, Estimate
+from turnkeeper.day_limits import Estimate
 from turnkeeper.entries import Entry, Position, check_json
 from turnkeeper.errors import AdmissionError
-from turnkeeper.notices import Notice
 from turnkeeper.prices import Allowance, LimitName
 from turnkeeper.spec import (
     DAY_LIMITS,
@@ -35,9 +34,11 @@ from turnkeeper.spec import (
     Limits,
     Strict,
 )
-from turnkeeper.switches import SwitchRequest
-from turnkeeper.text import one_line
+from turnkeeper.text import WHITE, one_line
 from turnkeeper.usage import Usage
+
+VERSION = "1.0"
+"""Of the public contract (`turnkeeper.schemas`); docs/contract.md says when it changes."""
 
 WORKFLOW = "AgentRun"
 TASK_QUEUE = "turnkeeper"
@@ -155,7 +156,13 @@ class ForkRequest(Strict):
     run_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     """Of the execution that is read; None is the last one, which knows what those before said."""
     turn: Annotated[int, Field(ge=1, le=1_000_000)]
-    edit: Annotated[str, Field(min_length=1, max_length=200_000)] | None = None
+    edit: (
+        Annotated[
+            str,
+            Field(min_length=1, max_length=200_000, json_schema_extra={"pattern": f"[^{WHITE}]"}),
+        ]
+        | None
+    ) = None
     """What the model reads in place of the last message, if it has not read that yet, or else after
     all that was said."""
 
@@ -170,16 +177,39 @@ class ForkRequest(Strict):
 class RunRequest(Strict):
     """The input of a run."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"keep_open": {"const": True}}, "required": ["keep_open"]},
+            "else": {"properties": {"prompt": {"minLength": 1}}, "required": ["prompt"]},
+        }
+    )
+
     agent: Annotated[str, Field(min_length=1, max_length=64)]
     keep_open: Annotated[bool, Field(strict=True)] = False
     """Whether the run waits for the next message after its answer: a conversation."""
-    prompt: Annotated[str, Field(max_length=200_000, validate_default=True)] = ""
+    prompt: Annotated[
+        str,
+        Field(
+            max_length=200_000,
+            validate_default=True,
+            json_schema_extra={"pattern": f"^$|[^{WHITE}]"},
+        ),
+    ] = ""
     """The task. Only a run that is kept open may do without: it begins with the first message."""
     limits: dict[str, Any] = Field(default_factory=dict)
     """Fields of `Limits` that replace the agent's own."""
     request_key: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     """The caller's name of this piece of work: effects of a repeated start have the same keys."""
-    metadata: Annotated[dict[str, str], Field(max_length=32)] = Field(default_factory=dict)
+    metadata: Annotated[
+        dict[str, str],
+        Field(
+            max_length=32,
+            json_schema_extra={
+                "propertyNames": {"maxLength": 64},
+                "additionalProperties": {"type": "string", "maxLength": 512},
+            },
+        ),
+    ] = Field(default_factory=dict)
     """Strings for tools and operators; `tenant` is searchable, `principal` is `ctx.principal`."""
     fork: ForkRequest | None = None
     """Begin with a part of another run; then the prompt is a title for people, and not said."""
@@ -296,7 +326,7 @@ class SendRequest(Strict):
 
     message_id: Annotated[str, Field(min_length=1, max_length=200)]
     """The sender's own name of the message: of two with the same one the second is refused."""
-    text: Annotated[str, Field(max_length=200_000)]
+    text: Annotated[str, Field(max_length=200_000, json_schema_extra={"pattern": f"[^{WHITE}]"})]
     interrupt: Annotated[bool, Field(strict=True)] = False
     """Whether what is under way is cancelled for it; else it is read after the turn."""
     actor: Annotated[str, Field(max_length=200)] | None = None
@@ -832,26 +862,3 @@ class SwitchedOnInput(_Inner):
     agent: str
     tenant: str | None = None
     estimate: Estimate | None = None
-
-
-def schemas() -> dict[str, Any]:
-    """JSON schemas of the public contract, by name."""
-    public: tuple[type[BaseModel], ...] = (
-        RunRequest,
-        RunResult,
-        RunStatus,
-        StopRequest,
-        ResolveRequest,
-        ApproveRequest,
-        DenyRequest,
-        PauseRequest,
-        ResumeRequest,
-        RaiseLimitsRequest,
-        SendRequest,
-        AnswerRequest,
-        SwitchRequest,
-        DayLimitRequest,
-        Notice,
-        Limits,
-    )
-    return {m.__name__: m.model_json_schema() for m in public}

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from turnkeeper.names import Limited, check_name
+from turnkeeper.names import NAME_OF_KIND, Limited, check_name
 from turnkeeper.spec import Strict
 from turnkeeper.text import dollars, one_line
 
@@ -27,6 +27,8 @@ _MOST_USD, _MOST_TOKENS = 1e9, 10**15
 
 class DayLimitRequest(Strict):
     """The body of `day_limit`. It replaces what was set before; without a bound there is none."""
+
+    model_config = ConfigDict(json_schema_extra={"allOf": [NAME_OF_KIND]})
 
     kind: Limited
     name: Annotated[str, Field(min_length=1, max_length=512)]

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from turnkeeper.day_limits import DayLimit, day_limits
-from turnkeeper.names import Kind, check_name
+from turnkeeper.names import NAME_OF_KIND, Kind, check_name
 from turnkeeper.spec import Strict
-from turnkeeper.text import one_line
+from turnkeeper.text import WHITE, one_line
 
 EVERYWHERE = "turnkeeper-switches"
 """Id of the workflow that keeps the namespace's list, and its task queue. All workers serve it: one
@@ -25,6 +25,21 @@ MAX_SWITCHES = 200
 
 class SwitchRequest(Strict):
     """The body of `switch`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [
+                NAME_OF_KIND,
+                {
+                    "if": {"properties": {"off": {"const": True}}, "required": ["off"]},
+                    "then": {
+                        "properties": {"reason": {"pattern": f"[^{WHITE}]"}},
+                        "required": ["reason"],
+                    },
+                },
+            ]
+        }
+    )
 
     kind: Kind
     name: Annotated[str, Field(min_length=1, max_length=512)]

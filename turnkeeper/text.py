@@ -16,6 +16,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 # and letters shown in another order could forge what an operator reads.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
+WHITE = r"\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+"""What `str.strip` takes off: for patterns in schemas, to mean the same in every language."""
+
 # Those, and what nobody sees: Unicode's format characters and what it lets a font leave out. In
 # ranges of code points, since Python's own table differs between its versions.
 _UNSEEN_RANGES = (
