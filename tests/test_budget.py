@@ -71,6 +71,18 @@ async def test_failed_attempts_are_paid_for(rig: RigFactory) -> None:
         assert usage.cost_usd == pytest.approx(told / 1e6)
 
 
+async def test_each_of_the_last_turns_tells_what_it_has_used(rig: RigFactory) -> None:
+    """Failed attempts included; together they are the sum."""
+    script = [cut(text("word " * 400), 0.5), call("look", {"n": 1}), text("Done.")]
+    async with rig([[script[0], script[1]], script[2]], tools=[look], model=CHEAP) as r:
+        result = await r.run()
+        assert [u.turn for u in result.turn_usage] == [1, 2]
+        assert sum(u.tokens for u in result.turn_usage) == result.usage.total
+        costs = [u.cost_usd or 0 for u in result.turn_usage]
+        assert sum(costs) == pytest.approx(result.usage.cost_usd)
+        assert costs[0] > 2 * costs[1]
+
+
 async def test_failed_attempts_end_a_run_at_its_limit(rig: RigFactory) -> None:
     """No attempt is begun that does not fit any more."""
     whole = text("word " * 2_000)

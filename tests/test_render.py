@@ -41,7 +41,7 @@ from turnkeeper.render import (
 from turnkeeper.spec import AgentSpec, Approval, ModelSpec, ToolSpec
 from turnkeeper.state import Call, Line, Phase, RunState
 from turnkeeper.text import arguments_line, escaped
-from turnkeeper.usage import Usage
+from turnkeeper.usage import TurnUsage, Usage
 from turnkeeper.waits import Held
 from workflows import options
 
@@ -133,6 +133,7 @@ def test_the_card_says_what_the_run_waits_for_and_how_to_stop_it() -> None:
         turn=2,
         calls=[call_of()],
         lines=[Line(turn=1, text="I look it up")],
+        turn_usage=[TurnUsage(turn=1, tokens=1_234, cost_usd=0.012)],
         usage=Usage(input_tokens=200, cache_read_tokens=1_000, output_tokens=34),
     )
     card = run_card(state, "finance-1")
@@ -141,7 +142,7 @@ def test_the_card_says_what_the_run_waits_for_and_how_to_stop_it() -> None:
     assert '`search q="annual revenue 2025"`' in card
     assert "- turns: 2 of 50" in card
     assert "- tokens: 1,234, 83% of input cached\n" in card
-    assert "- turn 1: I look it up" in card
+    assert "- turn 1: I look it up · 1,234 tokens · $0.0120\n" in card
     assert "`starter.py stop finance-1 --reason ...`" in card
 
 

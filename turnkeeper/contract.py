@@ -35,7 +35,7 @@ from turnkeeper.spec import (
     Strict,
 )
 from turnkeeper.text import WHITE, one_line
-from turnkeeper.usage import Usage
+from turnkeeper.usage import TurnUsage, Usage
 
 VERSION = "1.0"
 """Of the public contract (`turnkeeper.schemas`); docs/contract.md says when it changes."""
@@ -505,6 +505,8 @@ class RunResult(_Inner):
     calls: int = 0
     errors: int = 0
     usage: Usage = Field(default_factory=Usage)
+    turn_usage: list[TurnUsage] = Field(default_factory=list)
+    """What each of the last 20 turns has used."""
     cache_share: float = 0
     """The part of all input tokens that was read from the provider's prompt cache, 0 to 1."""
     seconds: float = 0

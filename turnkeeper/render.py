@@ -28,7 +28,7 @@ from turnkeeper.contract import (
 from turnkeeper.control import Raised, paused_words
 from turnkeeper.entries import Entry
 from turnkeeper.media import ImageRef, images_of
-from turnkeeper.state import Call, Phase, RunState
+from turnkeeper.state import Call, Line, Phase, RunState
 from turnkeeper.suggestion import deciding, replying, resuming, settling
 from turnkeeper.text import (
     arguments_line,
@@ -104,12 +104,19 @@ def run_card(state: RunState, workflow_id: str = "ID") -> str:
     if state.control.pause is not None and state.outcome is None:
         parts.append(_paused(state, workflow_id))
     if state.lines:
-        last = (f"- turn {n.turn}: {_md(n.text)}" for n in state.lines[-_CARD_LINES:])
+        last = (_last_turn(state, line) for line in state.lines[-_CARD_LINES:])
         parts.append("**Last turns**\n\n" + "\n".join(last))
     if state.outcome is None:
         command = _code(f"starter.py stop {_word(workflow_id)} --reason ...", 250)
         parts.append(f"To stop it: {command}, or the update `stop` with{_body(reason='...')}")
     return _cut("\n\n".join(parts), CARD_BYTES)
+
+
+def _last_turn(state: RunState, line: Line) -> str:
+    used = state.used_in(line.turn)
+    cost = "" if used is None or used.cost_usd is None else f" · {dollars(used.cost_usd)}"
+    tokens = "" if used is None else f" · {used.tokens:,} tokens{cost}"
+    return f"- turn {line.turn}: {_md(line.text)}{tokens}"
 
 
 def waiting_for(state: RunState) -> str:

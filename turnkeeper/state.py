@@ -62,12 +62,14 @@ from turnkeeper.spec import (
 )
 from turnkeeper.text import arguments_line, clip, clip_json, clock, one_line
 from turnkeeper.typed import Typed, correction
-from turnkeeper.usage import Usage
+from turnkeeper.usage import TurnUsage, Usage
 from turnkeeper.waits import Held, answer_awaited, next_message, time_awaited
 
 MAX_DISCARDED = 2
 """Replies in a row that may be thrown away (grown, senseless or empty) before the run ends."""
 MAX_LINES = 8
+MAX_TURN_USAGE = 20
+"""Turns whose use the result tells."""
 """Turns that the run card shows."""
 MAX_UNKNOWN = 20
 """Calls with an unknown outcome that are remembered, the last ones."""
@@ -206,6 +208,8 @@ class RunState(BaseModel):
 
     outage: Outage = Field(default_factory=Outage)
     usage: Usage = Field(default_factory=Usage)
+    turn_usage: list[TurnUsage] = Field(default_factory=list)
+    """Of the last turns."""
     budget: Budget = Field(default_factory=Budget)
     total_calls: int = 0
     total_errors: int = 0
@@ -253,10 +257,25 @@ class RunState(BaseModel):
         self.pending = []
         self.reply, self.typed.checked = reply, reply.checked
         self.outage.over()
-        self.usage = self.usage.plus(reply.usage)
+        self.charge(reply.usage)
         self.budget.heard(reply.usage, self.pinned.model.prices)
         self.pause_at_share()
         self.phase = Phase.PARSE
+
+    def charge(self, usage: Usage) -> None:
+        """Count what was spent, for the run and for its turn."""
+        self.usage = self.usage.plus(usage)
+        last = self.turn_usage[-1] if self.turn_usage else None
+        if last is None or last.turn != self.turn:
+            last = TurnUsage(turn=self.turn)
+            self.turn_usage = [*self.turn_usage, last][-MAX_TURN_USAGE:]
+        last.tokens += usage.total
+        if usage.cost_usd is not None:
+            last.cost_usd = round((last.cost_usd or 0) + usage.cost_usd, 9)
+
+    def used_in(self, turn: int) -> TurnUsage | None:
+        """What one of the last turns has used."""
+        return next((u for u in self.turn_usage if u.turn == turn), None)
 
     @property
     def transcript(self) -> Position:

@@ -51,3 +51,14 @@ class Usage(BaseModel):
 
 
 _COUNTS = tuple(f for f in Usage.model_fields if f != "cost_usd")
+
+
+class TurnUsage(BaseModel):
+    """What one turn has used, failed attempts and summaries meanwhile included."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    turn: int
+    tokens: int = 0
+    cost_usd: float | None = None
+    """None while no priced model was asked."""

@@ -199,7 +199,7 @@ class AgentRun(Notices, Forks, Holds, OutlastsOutages, Talks, MakesRoom, AsksPeo
             if failures.is_cancelled(error):
                 # Its count never comes: charge what it may have cost.
                 lost = Usage(estimated_tokens=asked.max_tokens)
-                state.usage = state.usage.plus(priced(lost, state.pinned.model.prices))
+                state.charge(priced(lost, state.pinned.model.prices))
                 return
             if failures.is_held_back(error):
                 await self._until_switched_on(error)
@@ -207,7 +207,7 @@ class AgentRun(Notices, Forks, Holds, OutlastsOutages, Talks, MakesRoom, AsksPeo
             if failures.needs_other_thinking(error) and not state.drop_thinking:
                 state.drop_thinking = True
                 return
-            state.usage = state.usage.plus(failures.lost_usage(error))
+            state.charge(failures.lost_usage(error))
             if failures.is_overflow(error) and state.shortens is not None:
                 state.context.overflow = failures.end_of(error, "").reason
                 return

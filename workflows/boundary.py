@@ -138,6 +138,7 @@ def result_of(state: RunState) -> RunResult:
         calls=state.total_calls,
         errors=state.total_errors,
         usage=state.usage,
+        turn_usage=state.turn_usage,
         cache_share=round(state.usage.cache_share, 4),
         seconds=round(workflow.now().timestamp() - state.started, 3),
         transcript=state.transcript,

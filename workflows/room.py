@@ -116,11 +116,11 @@ class MakesRoom(StandsStill):
             else:
                 lost = failures.lost_usage(error)
                 self.state.context.unsummarised += 1
-            self.state.usage = self.state.usage.plus(lost)
+            self.state.charge(lost)
             return
         # Other turns may have gone by: the state is read anew.
         state = self.state
-        state.usage = state.usage.plus(written.usage)
+        state.charge(written.usage)
         if written.checkpoint is None:
             state.context.unsummarised += 1
         elif written.checkpoint.epoch == state.context.number:

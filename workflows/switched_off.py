@@ -24,7 +24,7 @@ class StandsStill:
         none of the request itself, and tell an operator what is waited for.
         """
         state = self.state
-        state.usage = state.usage.plus(failures.lost_usage(error))
+        state.charge(failures.lost_usage(error))
         state.switched_off = failures.end_of(error, "").reason
         cockpit.show(state)
         # Runs that were switched off before this was published have no such commands.
