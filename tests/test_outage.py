@@ -44,7 +44,7 @@ async def test_runs_outlast_an_outage(virtual: WorkflowEnvironment, tmp_path: Pa
 
     def script(exchange: Exchange) -> Reply:
         asked[exchange.prompt] += 1
-        away = asked[exchange.prompt] <= 5 * ATTEMPTS
+        away = asked[exchange.prompt] <= 6 * ATTEMPTS
         return status(529) if away else text("Done.")
 
     async with open_rig(virtual.client, tmp_path, script, outage_seconds=7_200) as r:

@@ -38,6 +38,9 @@ MODEL = "claude-sonnet-5-5"
 LIMIT = 0.05
 LEAST = 0.8
 """The part of the limit that is to be used."""
+THINKS_SECONDS = 0.5
+"""Of each reply. Of an attempt that was killed nobody knows whether it had asked the model: it is
+charged as if it had, as nearly all have where a model takes longer than all else."""
 RUN_SECONDS = 300.0
 
 
@@ -64,7 +67,7 @@ class Provider:
             return text(said[: allowed * 4], stop_reason="max_tokens", usage=billed)
         # Other arguments each time: the same ones again and again would end the run.
         made = [text(said), call("look", {"seconds": tokens / 1e6})]
-        whole = reply(made, usage=billed, delay=0.05)
+        whole = reply(made, usage=billed, delay=THINKS_SECONDS)
         return cut(whole, chance.uniform(0.2, 0.9)) if luck < 0.14 else whole
 
 
