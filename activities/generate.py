@@ -113,7 +113,10 @@ def _allowed(asked: GenerateInput, attempt: Attempt) -> tuple[int, LimitName | N
     """
     if asked.allowance is None:
         return asked.max_tokens, None
-    lost = attempt.lost(asked.allowance.request_tokens)
+    # Of those that nobody knows of each may have got a whole reply, and is paid for.
+    request = asked.allowance.request_tokens
+    expected = asked.estimate.tokens - request if asked.estimate else 0
+    lost = attempt.lost(request, max(0, expected))
     allowed, by = asked.allowance.reply_tokens(asked.max_tokens, attempt.prices, lost)
     if by is not None and not allowed:
         told = f"attempts that failed have used up what was left ({usage_text(lost)})"

@@ -1,7 +1,7 @@
 """What runs spend under a limit, while workers are killed and the provider fails: `make spend`.
 
-    python -m tests.faults.spend --seed N --runs 100 --at-once 20 --gap 4
-    python -m tests.faults.spend --seed N --runs 50 --per-day 2 --gap 4
+    python -m tests.faults.spend --seed N --runs 100 --at-once 20 --gap 10
+    python -m tests.faults.spend --seed N --runs 50 --per-day 2 --gap 10
 
 Each run works until its limit on cost ends it, or all of them at once until the limit per day of
 their tenant stops them. One reply in seven is cut off or refused, and one of two workers is killed
@@ -229,7 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--at-once", type=int, default=20)
     parser.add_argument("--per-day", type=float, metavar="USD", help="of all runs, all at once")
-    parser.add_argument("--gap", type=float, default=4.0, help="seconds between two kills")
+    parser.add_argument("--gap", type=float, default=10.0, help="seconds between two kills")
     given = vars(parser.parse_args(arguments))
     per_day = given.pop("per_day")
     folder, began = Path(tempfile.mkdtemp(prefix="spend-")), time.monotonic()
