@@ -13,7 +13,7 @@ from activities import gate, switched
 from activities.asking import Attempt
 from tests.rig import Rig, RigFactory, until
 from tests.test_context import SUMMARY, WINDOW, page, reading
-from tests.test_day_limits import DAY_SECONDS, KEEPS, MODEL, quick, tenant
+from tests.test_day_limits import DAY_SECONDS, KEEPS, MODEL, quick, tenant, waits_for
 from turnkeeper import days
 from turnkeeper.budget import Budget
 from turnkeeper.contract import DAY, SUMMARISE, SWITCHED_ON
