@@ -22,8 +22,6 @@ MAX_DAY_LIMITS = 200
 MAX_TOGETHER = 100
 """Requests to a model that one message is about."""
 _DAY = 86_400
-_LAST_DAY = 2_900_000
-"""Near the end of the year 9909: later ones have no date."""
 _MOST_USD, _MOST_TOKENS = 1e9, 10**15
 
 
@@ -67,7 +65,7 @@ class Used(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    day: Annotated[int, Field(ge=0, le=_LAST_DAY)] = 0
+    day: Annotated[int, Field(ge=0)] = 0
     """Days since 1970-01-01."""
     tokens: Annotated[int, Field(ge=0)] = 0
     usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
