@@ -17,9 +17,9 @@ from tests.test_day_limits import DAY_SECONDS, KEEPS, MODEL, quick, tenant, wait
 from turnkeeper import days
 from turnkeeper.budget import Budget
 from turnkeeper.contract import DAY, SUMMARISE, SWITCHED_ON
-from turnkeeper.day_limits import DayLimit, Estimate, Used
+from turnkeeper.day_limits import DayLimit, Estimate, Settled, Used
 from turnkeeper.spec import ContextPolicy, ModelSpec, Price
-from turnkeeper.switches import EVERYWHERE
+from turnkeeper.switches import EVERYWHERE, SwitchList
 from turnkeeper.testing import text
 
 __all__ = ["quick", "tenant"]
@@ -81,7 +81,7 @@ async def test_who_ends_the_count_forgets_nothing(rig: RigFactory, tenant: str) 
         assert (answer.admitted, answer.used.tokens) == (False, 400)
         await handle.terminate("tidy")
         day = answer.used.day
-        await days.settle(r.client, limit, [days.Settled(day=day, tokens=-100, usd=0)])
+        await days.settle(r.client, limit, [Settled(day=day, tokens=-100, usd=0)])
 
         async def counted() -> bool:
             return (await days.used(r.client, limit, day * DAY_SECONDS)).tokens == 300
@@ -126,8 +126,8 @@ async def test_what_was_not_sent_is_given_back(
     """Whatever has failed before; what was sent, and ended nobody knows how, stays counted."""
     limit = DayLimit(kind="tenant", name=tenant, tokens=500)
 
-    async def now(_: object) -> gate.Switched:
-        return switched.SwitchList(day_limits=[limit])  # type: ignore[return-value]
+    async def now(_: object) -> SwitchList:
+        return SwitchList(day_limits=[limit])
 
     monkeypatch.setattr(switched.Switched, "now", now)
     async with rig([], settings=KEEPS) as r:
