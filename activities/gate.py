@@ -79,8 +79,10 @@ class Gate:
         try:
             yield
         finally:
-            if attempt.spent is not None:
-                await self._settle(set_aside, estimate, attempt.spent)
+            # Of one that was not sent nothing may have been spent.
+            spent = attempt.spent if attempt.progress.sent_bytes else attempt.spent or Usage()
+            if spent is not None:
+                await self._settle(set_aside, estimate, spent)
 
     async def closed(self, agent: str, tenant: str | None, estimate: Estimate) -> Closed | None:
         """Why no such request may be sent; None if it may."""
@@ -91,6 +93,16 @@ class Gate:
         for limit in known.limits_of(agent, tenant):
             if awaited := await self._awaited(limit, estimate, now):
                 return Closed(DAY_IS_SPENT, awaited)
+        return None
+
+    async def refused(self, agent: str, tenant: str | None) -> Closed | None:
+        """As `closed`, of a request that was refused just now: it waits under any limit per day.
+
+        What is used goes up and down while others ask: each of these moments would call back all
+        runs that wait, to be refused again, with some more events in the history of each.
+        """
+        for limit in (await self._switched.now()).limits_of(agent, tenant):
+            return Closed(DAY_IS_SPENT, f"the limit per day of {limit.named} to be looked at again")
         return None
 
     async def _awaited(self, limit: DayLimit, estimate: Estimate, now: float) -> str | None:
@@ -122,11 +134,11 @@ class Gate:
             answer = await self._lane(limit).reserve.send((limit, estimate))
         except (days.NotCounted, RPCError) as error:
             log.error("what was used today is not known", limit=limit.named, error=repr(error))
-            raise _waits(_unknown(limit), attempt) from None
+            raise _waits(_unknown(limit), estimate, attempt) from None
         if answer.admitted:
             return _SetAside(limit, answer.used.day)
         log.warning("limit per day", limit=limit.named, used=limit.told(answer.used))
-        raise _waits(limit.awaited(answer.used, estimate), attempt)
+        raise _waits(limit.awaited(answer.used, estimate), estimate, attempt)
 
     async def _settle(
         self, set_aside: Sequence[_SetAside], estimate: Estimate, spent: Usage
@@ -175,6 +187,10 @@ def _unknown(limit: DayLimit) -> str:
     return f"what {limit.named} has used today to be known: no worker has counted it in time"
 
 
-def _waits(awaited: str, attempt: Attempt) -> ApplicationError:
-    lost = {"lost": attempt.lost().model_dump(exclude_defaults=True)}
-    return ApplicationError(awaited, lost, type=DAY_IS_SPENT, non_retryable=True)
+def _waits(awaited: str, estimate: Estimate, attempt: Attempt) -> ApplicationError:
+    """With what was asked for: the run waits until that much is allowed."""
+    details = {
+        "lost": attempt.lost().model_dump(exclude_defaults=True),
+        "estimate": estimate.model_dump(),
+    }
+    return ApplicationError(awaited, details, type=DAY_IS_SPENT, non_retryable=True)

@@ -122,7 +122,7 @@ def _estimate(request: ModelRequest, policy: ContextPolicy) -> Estimate:
         input_tokens=sum(map(size, request.entries)) // _BYTES_PER_TOKEN,
         output_tokens=policy.checkpoint_tokens,
     )
-    return Estimate(tokens=usage.total, usd=cost(usage, request.spec.model.prices) or 0)
+    return Estimate.bounded(usage.total, cost(usage, request.spec.model.prices) or 0)
 
 
 def _unfinished(reply: Admitted) -> str | None:

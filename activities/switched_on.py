@@ -31,6 +31,8 @@ class SwitchedOn:
         """
         estimate = asked.estimate or Estimate()
         closed = await self._gate.closed(asked.agent, asked.tenant, estimate)
+        if closed is None and activity.info().attempt == 1:
+            closed = await self._gate.refused(asked.agent, asked.tenant)
         if closed is None:
             return
         # Bounded first: a wait of weeks has many attempts.

@@ -12,7 +12,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities import switched
+from activities import switched, switched_on
 from tests.rig import AGENT, Rig, RigFactory, until
 from turnkeeper import Limits, RetryTool, outside, switchboard, tool
 from turnkeeper.client import AgentClient
@@ -256,8 +256,8 @@ async def test_its_runs_wait_and_go_on(
 ) -> None:
     """No request reaches the model, the run says what it waits for, a look adds no event, and it
     goes on when it is switched on again; its pending calls are not run."""
-    monkeypatch.setattr(switched, "FIRST_WAIT_SECONDS", 0.2)
-    monkeypatch.setattr(switched, "MOST_WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(switched_on, "FIRST_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(switched_on, "MOST_WAIT_SECONDS", 0.5)
     begun, release = asyncio.Event(), asyncio.Event()
 
     @tool(effect="read")

@@ -69,7 +69,7 @@ class Budget(BaseModel):
             cost(Usage(input_tokens=tokens, output_tokens=n), prices) or 0 for n in (0, reply)
         )
         usd = self._input_usd(prices, tokens, new) + whole - read
-        return Estimate(tokens=tokens + reply, usd=round(usd, 9))
+        return Estimate.bounded(tokens + reply, round(usd, 9))
 
     def _input_usd(self, prices: Sequence[Price], tokens: int, new: int) -> float:
         unread = cost(Usage(cache_write_tokens=new), prices) or 0

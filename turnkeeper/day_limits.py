@@ -55,16 +55,22 @@ class Estimate(BaseModel):
     tokens: Annotated[int, Field(ge=0, le=_MOST_TOKENS)] = 0
     usd: Annotated[float, Field(ge=0, le=_MOST_USD)] = 0
 
+    @classmethod
+    def bounded(cls, tokens: int, usd: float) -> Estimate:
+        """As much as there can be, if it is more: runs make one, and must not fail by a price."""
+        # In this order: what is no number is the most, too.
+        return cls(tokens=min(tokens, _MOST_TOKENS), usd=min(_MOST_USD, usd))
+
 
 class Used(BaseModel):
     """What was used in one day, or is set aside for requests that are under way."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    day: int = 0
+    day: Annotated[int, Field(ge=0)] = 0
     """Days since 1970-01-01."""
-    tokens: int = 0
-    usd: float = 0
+    tokens: Annotated[int, Field(ge=0)] = 0
+    usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
 
     @classmethod
     def read(cls, published: Any) -> Used:
@@ -77,8 +83,8 @@ class Used(BaseModel):
     def at(self, now: float) -> Used:
         """Of the day that this moment is in, in seconds since 1970: nothing yet, if it is new."""
         today = int(now // _DAY)
-        # A clock that goes back does not forget what was used.
-        return self if today <= self.day else Used(day=today)
+        # A clock that goes back does not forget what was used; a day that is far off is none.
+        return self if today <= self.day <= today + 1 else Used(day=today)
 
     def plus(self, tokens: int, usd: float) -> Used:
         """With so much more, or less."""

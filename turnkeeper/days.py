@@ -5,11 +5,14 @@ All of them are served where the list of switches is, by every worker of the nam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from turnkeeper import switchboard
@@ -17,6 +20,7 @@ from turnkeeper.contract import DAY, DAY_MEMO, RESERVE, SETTLE
 from turnkeeper.day_limits import DayLimit, Estimate, ReserveRequest, Settled, SettleRequest, Used
 from turnkeeper.messages import ask_or_start, leave_or_start
 from turnkeeper.switches import EVERYWHERE
+from turnkeeper.text import utf8_size
 
 __all__ = [
     "PREFIX",
@@ -32,6 +36,10 @@ __all__ = [
 
 PREFIX = "turnkeeper-day"
 """With which the ids of these workflows begin; no run may have such a one."""
+_NAME_BYTES = 150
+"""Of a name that stands in such an id as it is: servers take 255 characters, or 1,000 bytes."""
+
+_Answer = TypeVar("_Answer")
 
 
 class NotCounted(Exception):
@@ -56,7 +64,10 @@ class DayUse(BaseModel):
 
 def workflow_id(limit: DayLimit) -> str:
     """Of the workflow that counts for it."""
-    return f"{PREFIX}:{limit.kind}:{limit.name}"
+    if utf8_size(limit.name) <= _NAME_BYTES:
+        return f"{PREFIX}:{limit.kind}:{limit.name}"
+    digest = hashlib.sha256(limit.name.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{PREFIX}:{limit.kind}#{digest}"
 
 
 async def reserve(
@@ -65,11 +76,17 @@ async def reserve(
     """Set aside what requests may cost, one by one, as far as the limit allows it.
 
     Raises:
-        NotCounted: no worker has answered within `timeout` seconds. What was set aside all the same
-            is not given back before the day is over.
+        NotCounted: no worker has answered within `timeout` seconds, or none that counts. What was
+            set aside all the same is not given back before the day is over.
     """
     body = ReserveRequest(limit=limit, estimates=list(estimates)).model_dump(mode="json")
-    answer = await ask_or_start(client, _start(limit), RESERVE, body, timeout)
+    try:
+        answer = await _counting(
+            client, limit, lambda start: ask_or_start(client, start, RESERVE, body, timeout)
+        )
+    except WorkflowUpdateFailedError as error:
+        # It was ended meanwhile, or is another program's.
+        raise NotCounted from error
     if answer is None:
         raise NotCounted
     now_used = Used.read(answer["used"])
@@ -83,7 +100,7 @@ async def settle(client: Client, limit: DayLimit, settled: Sequence[Settled]) ->
         RPCError: the server cannot be reached.
     """
     body = SettleRequest(settled=list(settled)).model_dump(mode="json")
-    await leave_or_start(client, _start(limit), SETTLE, body)
+    await _counting(client, limit, lambda start: leave_or_start(client, start, SETTLE, body))
 
 
 async def used(client: Client, limit: DayLimit, now: float) -> Used:
@@ -92,13 +109,7 @@ async def used(client: Client, limit: DayLimit, now: float) -> Used:
     Raises:
         RPCError: the server cannot be reached.
     """
-    try:
-        described = await client.get_workflow_handle(workflow_id(limit)).describe()
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            return Used().at(now)
-        raise
-    return Used.read(await described.memo_value(DAY_MEMO, None)).at(now)
+    return (await _published(client, limit)).at(now)
 
 
 async def in_use(client: Client, now: float) -> list[DayUse]:
@@ -111,11 +122,32 @@ async def in_use(client: Client, now: float) -> list[DayUse]:
     return [DayUse(limit=x, used=await used(client, x, now)) for x in limits]
 
 
-def _start(limit: DayLimit) -> dict[str, Any]:
-    return {
+async def _published(client: Client, limit: DayLimit) -> Used:
+    try:
+        described = await client.get_workflow_handle(workflow_id(limit)).describe()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return Used()
+        raise
+    return Used.read(await described.memo_value(DAY_MEMO, None))
+
+
+async def _counting(
+    client: Client, limit: DayLimit, send: Callable[[dict[str, Any]], Awaitable[_Answer]]
+) -> _Answer:
+    """Send something to whoever counts, and have it begin if it is not there."""
+    start = {
         "workflow": DAY,
         "arg": Used(),
         "id": workflow_id(limit),
         "task_queue": EVERYWHERE,
+        "id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE,
         "static_summary": f"What {limit.named} uses in a day",
     }
+    try:
+        return await send(start)
+    except WorkflowAlreadyStartedError:
+        # One that was terminated goes on with what it had.
+        known = await _published(client, limit)
+    start["id_reuse_policy"] = WorkflowIDReusePolicy.ALLOW_DUPLICATE
+    return await send(start | {"arg": known, "memo": {DAY_MEMO: known.model_dump()}})

@@ -202,7 +202,11 @@ class AgentRun(Notices, Forks, Holds, OutlastsOutages, Talks, MakesRoom, AsksPeo
                 state.charge(priced(lost, state.pinned.model.prices))
                 return
             if failures.is_held_back(error):
-                await self._until_switched_on(error)
+                self.not_sent = True
+                try:
+                    await self._until_switched_on(error)
+                finally:
+                    self.not_sent = False
                 return
             if failures.needs_other_thinking(error) and not state.drop_thinking:
                 state.drop_thinking = True

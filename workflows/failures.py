@@ -24,6 +24,7 @@ from turnkeeper.contract import (
     SWITCHED_OFF,
     THINKING_MISMATCH,
 )
+from turnkeeper.day_limits import Estimate
 from turnkeeper.metrics import ATTEMPTS_TIMED_OUT
 from turnkeeper.outcomes import OUTCOMES
 from turnkeeper.spec import ToolSpec
@@ -74,6 +75,14 @@ def is_held_back(error: ActivityError) -> bool:
     used what it may in a day."""
     cause = error.cause
     return isinstance(cause, ApplicationError) and cause.type in (SWITCHED_OFF, DAY_IS_SPENT)
+
+
+def refused(error: ActivityError) -> Estimate | None:
+    """What a request was expected to use that a limit per day did not allow."""
+    cause = error.cause
+    details = cause.details if isinstance(cause, ApplicationError) else ()
+    told = details[0] if details and isinstance(details[0], dict) else {}
+    return Estimate.model_validate(told["estimate"]) if "estimate" in told else None
 
 
 def end_of(error: ActivityError, otherwise: str) -> End:

@@ -16,6 +16,10 @@ class StandsStill:
     """What a run does when it may not ask its model."""
 
     state: RunState
+    standing: tuple[str, ...] = ()
+    """What is waited for: a generation may wait, and a summary beside it."""
+    not_sent = False
+    """Whether it is the generation that waits."""
 
     async def _until_switched_on(self, error: ActivityError) -> None:
         """Wait after a request that was not sent, as long as the run's deadline allows.
@@ -25,7 +29,8 @@ class StandsStill:
         """
         state = self.state
         state.charge(failures.lost_usage(error))
-        state.switched_off = failures.end_of(error, "").reason
+        state.switched_off = awaited = failures.end_of(error, "").reason
+        self.standing += (awaited,)
         cockpit.show(state)
         # Runs that were switched off before this was published have no such commands.
         published = workflow.patched("switched-off-published")
@@ -35,7 +40,10 @@ class StandsStill:
             await workflow.execute_activity(
                 contract.SWITCHED_ON,
                 SwitchedOnInput(
-                    agent=state.request.agent, tenant=state.tenant, estimate=state.estimate()
+                    agent=state.request.agent,
+                    tenant=state.tenant,
+                    # A summary may need more than a generation.
+                    estimate=failures.refused(error) or state.estimate(),
                 ),
                 **options.switched_on(max(1.0, state.deadline - workflow.time())),
             )
@@ -43,6 +51,9 @@ class StandsStill:
             # Cancelled, or at the deadline: the loop looks which.
             pass
         finally:
-            self.state.switched_off = ""
+            left = list(self.standing)
+            left.remove(awaited)
+            self.standing = tuple(left)
+            self.state.switched_off = left[-1] if left else ""
         if published:
             cockpit.publish_switched_off(state)
