@@ -21,12 +21,13 @@ from temporalio.service import RPCError
 from activities.asking import Attempt
 from activities.switched import Switched
 from activities.together import Together
-from turnkeeper import days
+from turnkeeper import days, replies
 from turnkeeper.contract import DAY_IS_SPENT, SWITCHED_OFF
 from turnkeeper.day_limits import MAX_TOGETHER, DayLimit, Estimate, Settled
 from turnkeeper.days import Reserved
+from turnkeeper.entries import Entry
 from turnkeeper.prices import no_price
-from turnkeeper.spec import ModelSpec
+from turnkeeper.spec import AgentSpec, ModelSpec
 from turnkeeper.usage import Usage
 
 ANSWER_SECONDS = 10.0
@@ -72,43 +73,56 @@ class Gate:
             ApplicationError: of type `SwitchedOff` or `DayIsSpent`, and the run waits; or of type
                 `cost_limit`, if the price of the model is not known.
         """
-        await self._switched.check_agent(agent, tenant, attempt.lost())
+        if off := await self._switched.check_agent(agent, tenant):
+            raise _held_back(SWITCHED_OFF, off.awaited, attempt)
         limits = (await self._switched.now()).limits_of(agent, tenant)
-        _check_price(limits, model)
-        set_aside = await self._set_aside(limits, estimate, attempt)
+        _check_price(limits, model, attempt)
+        set_aside: list[_SetAside] = []
         try:
+            for limit in limits:
+                set_aside += [await self._reserve(limit, estimate, attempt)]
             yield
         finally:
-            # Of one that was not sent nothing may have been spent.
-            spent = attempt.spent if attempt.progress.sent_bytes else attempt.spent or Usage()
-            if spent is not None:
-                await self._settle(set_aside, estimate, spent)
+            # Nothing was spent on what was not sent; of what was, but came to no end, all may be.
+            if attempt.spent is not None or not attempt.progress.sent_bytes:
+                await self._settle(set_aside, estimate, attempt.spent or Usage())
 
-    async def closed(self, agent: str, tenant: str | None, estimate: Estimate) -> Closed | None:
-        """Why no such request may be sent; None if it may."""
+    async def served_off(self, spec: AgentSpec, tenant: str | None, reply: Entry) -> dict[str, str]:
+        """What the model reads of tools that are off; of those alone that the run serves itself,
+        and the reply calls: no worker sees their calls."""
+        called = {call.name for call in replies.calls(reply.value)}
+        found = {}
+        for tool in spec.tools:
+            if tool.awaits is not None and tool.name in called:
+                off = await self._switched.check_tool(spec.name, tool.name, tenant)
+                if off is not None:
+                    found[tool.name] = f"{off.told}. The call was not run."
+        return found
+
+    async def closed(
+        self, agent: str, tenant: str | None, estimate: Estimate, *, just_refused: bool
+    ) -> Closed | None:
+        """Why no such request may be sent; None if it may.
+
+        One that was refused just now waits under any limit per day: what is used goes up and down
+        while others ask, and each of these moments would call back all runs that wait, to be
+        refused again, with more events in the history of each.
+        """
         known = await self._switched.now()
         if off := known.agent_off(agent, tenant):
             return Closed(SWITCHED_OFF, off.awaited)
-        now = activity.info().current_attempt_scheduled_time.timestamp()
         for limit in known.limits_of(agent, tenant):
-            if awaited := await self._awaited(limit, estimate, now):
+            if awaited := await self._awaited(limit, estimate, just_refused=just_refused):
                 return Closed(DAY_IS_SPENT, awaited)
         return None
 
-    async def refused(self, agent: str, tenant: str | None) -> Closed | None:
-        """As `closed`, of a request that was refused just now: it waits under any limit per day.
-
-        What is used goes up and down while others ask: each of these moments would call back all
-        runs that wait, to be refused again, with some more events in the history of each.
-        """
-        for limit in (await self._switched.now()).limits_of(agent, tenant):
-            return Closed(DAY_IS_SPENT, f"the limit per day of {limit.named} to be looked at again")
-        return None
-
-    async def _awaited(self, limit: DayLimit, estimate: Estimate, now: float) -> str | None:
+    async def _awaited(
+        self, limit: DayLimit, estimate: Estimate, *, just_refused: bool
+    ) -> str | None:
+        now = activity.info().current_attempt_scheduled_time.timestamp()
         try:
             used = await days.used(self._client, limit, now)
-            if not limit.allows(used, estimate):
+            if just_refused or not limit.allows(used, estimate):
                 return limit.awaited(used, estimate)
             # Whoever counts has the last word, and has to be there: the run would be back at once.
             used = (await self._lane(limit).reserve.send((limit, Estimate()))).used
@@ -116,36 +130,23 @@ class Gate:
             return _unknown(limit)
         return None if limit.allows(used, estimate) else limit.awaited(used, estimate)
 
-    async def _set_aside(
-        self, limits: Sequence[DayLimit], estimate: Estimate, attempt: Attempt
-    ) -> list[_SetAside]:
-        made: list[_SetAside] = []
-        for limit in limits:
-            try:
-                made.append(await self._reserve(limit, estimate, attempt))
-            except ApplicationError:
-                # What the others allowed is not used.
-                await self._settle(made, estimate, Usage())
-                raise
-        return made
-
     async def _reserve(self, limit: DayLimit, estimate: Estimate, attempt: Attempt) -> _SetAside:
         try:
             answer = await self._lane(limit).reserve.send((limit, estimate))
-        except (days.NotCounted, RPCError) as error:
-            log.error("what was used today is not known", limit=limit.named, error=repr(error))
-            raise _waits(_unknown(limit), estimate, attempt) from None
+        except days.NotCounted as error:
+            log.error("what was used today is not known", limit=limit.named, error=str(error))
+            raise _held_back(DAY_IS_SPENT, _unknown(limit), attempt, estimate) from None
         if answer.admitted:
             return _SetAside(limit, answer.used.day)
         log.warning("limit per day", limit=limit.named, used=limit.told(answer.used))
-        raise _waits(limit.awaited(answer.used, estimate), estimate, attempt)
+        awaited = limit.awaited(answer.used, estimate)
+        raise _held_back(DAY_IS_SPENT, awaited, attempt, estimate)
 
     async def _settle(
         self, set_aside: Sequence[_SetAside], estimate: Estimate, spent: Usage
     ) -> None:
-        tokens, usd = spent.total - estimate.tokens, (spent.cost_usd or 0) - estimate.usd
         for limit, day in set_aside:
-            settled = Settled(day=day, tokens=tokens, usd=round(usd, 9))
+            settled = Settled.of(day, estimate, spent.total, spent.cost_usd or 0)
             try:
                 await self._lane(limit).settle.send((limit, settled))
             except RPCError as error:
@@ -173,24 +174,22 @@ class _Lane:
         self.settle = Together(settle, MAX_TOGETHER)
 
 
-def _check_price(limits: Sequence[DayLimit], model: ModelSpec) -> None:
+def _check_price(limits: Sequence[DayLimit], model: ModelSpec, attempt: Attempt) -> None:
     costly = [x for x in limits if x.cost_usd is not None]
     if costly and not model.prices:
-        raise ApplicationError(
-            f"the limit per day of {costly[0].named} is one on cost, and {no_price(model.name)}",
-            type="cost_limit",
-            non_retryable=True,
-        )
+        why = f"the limit per day of {costly[0].named} is one on cost, and {no_price(model.name)}"
+        raise _held_back("cost_limit", why, attempt)
 
 
 def _unknown(limit: DayLimit) -> str:
-    return f"what {limit.named} has used today to be known: no worker has counted it in time"
+    return f"what {limit.named} has used today to be known: it was not counted in time"
 
 
-def _waits(awaited: str, estimate: Estimate, attempt: Attempt) -> ApplicationError:
+def _held_back(
+    kind: str, why: str, attempt: Attempt, estimate: Estimate | None = None
+) -> ApplicationError:
     """With what was asked for: the run waits until that much is allowed."""
-    details = {
-        "lost": attempt.lost().model_dump(exclude_defaults=True),
-        "estimate": estimate.model_dump(),
-    }
-    return ApplicationError(awaited, details, type=DAY_IS_SPENT, non_retryable=True)
+    details = {"lost": attempt.lost().model_dump(exclude_defaults=True)}
+    if estimate is not None:
+        details["estimate"] = estimate.model_dump()
+    return ApplicationError(why, details, type=kind, non_retryable=True)

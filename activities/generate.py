@@ -63,6 +63,7 @@ class Generate:
             async with self._gate.within(spec.name, asked.tenant, spec.model, estimate, attempt):
                 admitted = await self._asking.ask(request, attempt, known_ids=view.call_ids)
             checked = await self._outputs.check(output, admitted, asked.turn)
+            switched_off = await self._gate.served_off(spec, asked.tenant, admitted.entry)
         workflow_id, position = str(activity.info().workflow_id), view.position
         view.extend([admitted.entry])
         self._views.keep(workflow_id, view)
@@ -81,6 +82,7 @@ class Generate:
             mended=admitted.mended or None,
             checked=checked,
             cut_by=cut_by,
+            switched_off=switched_off or None,
             timing=timing,
         )
 

@@ -7,14 +7,11 @@ import math
 
 import structlog
 from temporalio.client import Client
-from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from activities.lease import clock
 from turnkeeper import switchboard
-from turnkeeper.contract import SWITCHED_OFF
 from turnkeeper.switches import Switch, SwitchList
-from turnkeeper.usage import Usage
 
 FRESH_SECONDS = 2.0
 """How old the worker's copy may be when a call or a request to a model begins."""
@@ -45,16 +42,12 @@ class Switched:
                 await self._refresh()
         return self._copy
 
-    async def check_agent(self, agent: str, tenant: str | None, lost: Usage) -> None:
-        """Before a request to a model; `lost` is what earlier attempts may have cost.
-
-        Raises:
-            ApplicationError: of type `SwitchedOff`; the run waits.
-        """
-        if off := (await self.now()).agent_off(agent, tenant):
+    async def check_agent(self, agent: str, tenant: str | None) -> Switch | None:
+        """Before a request to a model: what forbids it, if anything does."""
+        off = (await self.now()).agent_off(agent, tenant)
+        if off is not None:
             _log(off, agent)
-            details = {"lost": lost.model_dump(exclude_defaults=True)}
-            raise ApplicationError(off.awaited, details, type=SWITCHED_OFF, non_retryable=True)
+        return off
 
     async def check_tool(self, agent: str, tool: str, tenant: str | None) -> Switch | None:
         """Before a call: what forbids it, if anything does."""

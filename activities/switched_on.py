@@ -30,9 +30,9 @@ class SwitchedOn:
                 is waited for.
         """
         estimate = asked.estimate or Estimate()
-        closed = await self._gate.closed(asked.agent, asked.tenant, estimate)
-        if closed is None and activity.info().attempt == 1:
-            closed = await self._gate.refused(asked.agent, asked.tenant)
+        closed = await self._gate.closed(
+            asked.agent, asked.tenant, estimate, just_refused=activity.info().attempt == 1
+        )
         if closed is None:
             return
         # Bounded first: a wait of weeks has many attempts.

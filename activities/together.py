@@ -40,11 +40,12 @@ class Together(Generic[_Item, _Answer]):
             batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
             try:
                 answers = await self._send([item for item, _ in batch])
+                told = list(zip(batch, answers, strict=True))
             except Exception as error:  # noqa: BLE001  each of those who wait raises it
                 for _, answer in batch:
                     if not answer.done():
                         answer.set_exception(error)
                 continue
-            for (_, answer), told in zip(batch, answers, strict=True):
+            for (_, answer), said in told:
                 if not answer.done():
-                    answer.set_result(told)
+                    answer.set_result(said)

@@ -41,7 +41,7 @@ from bench.report import RESULTS, Check, Report, unharmed
 from turnkeeper.client import AgentRunHandle
 from turnkeeper.contract import GENERATE
 
-_READINGS, _READING_SECONDS = 3, 0.3
+_READINGS, _READING_SECONDS = 5, 0.5
 _SAMPLES = 100
 _RESULT_BYTES = 2_000
 _EVENTS, _BYTES = 10_240, 10_000_000

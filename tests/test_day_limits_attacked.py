@@ -27,11 +27,14 @@ TODAY = 20_787
 
 
 def test_no_price_makes_an_estimate_that_fails_a_run() -> None:
-    """It is made in workflow code: one beyond all bounds is as much as there can be."""
+    """It is made in workflow code: one beyond all bounds is as much as there can be. Nor does one
+    fail a reply that is paid for."""
     for price in (1e300, float("inf")):
         prices = [Price(input=price, output=price)]
         asked = Budget().estimate(prices, tokens=10**18, new=10, most=1_000)
         assert (asked.tokens, asked.usd) == (10**15, 1e9)
+        settled = Settled.of(TODAY, Estimate(), 10**18, price)
+        assert (settled.tokens, settled.usd) == (10**15, 1e9)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +181,7 @@ async def test_a_summary_waits_until_there_is_enough_for_it(rig: RigFactory, ten
         await until(functools.partial(_stands, r, run.id))
         assert await waits_for(run, f"the limit per day of tenant {tenant}")
         assert _scheduled(await r.events(), SUMMARISE) == 1
-        await r.agents.limit_day("tenant", tenant)
+        await r.agents.remove_day_limit("tenant", tenant)
         assert (await run.result(check=False)).outcome == "completed"
         assert _scheduled(await r.events(), SWITCHED_ON) < 10
         assert await r.task_failures() == 0

@@ -14,7 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities import switched, switched_on
 from tests.rig import AGENT, Rig, RigFactory, until
-from turnkeeper import Limits, RetryTool, outside, switchboard, tool
+from turnkeeper import Limits, RetryTool, ask_person, outside, switchboard, tool
 from turnkeeper.client import AgentClient
 from turnkeeper.contract import SWITCH, SWITCHED_ON, SWITCHES
 from turnkeeper.errors import InvalidRequest
@@ -247,6 +247,25 @@ async def _both(agents: AgentClient, queue: str) -> bool:
     return await where_off(agents, "wire") == [None, queue]
 
 
+async def test_a_tool_that_the_run_serves_is_off_as_well(rig: RigFactory) -> None:
+    """No worker sees its calls: the model reads the same, and nobody is asked."""
+    asks = call("ask_person", {"question": "Which?"})
+    async with rig([asks, results, asks], tools=[ask_person]) as r:
+        await r.switch_off("tool", "ask_person", "nobody is there", "ann")
+        told = "Tool ask_person was switched off by ann: nobody is there. The call was not run."
+        result = await r.run()
+        assert (result.answer, result.errors) == (told, 0)
+        await r.switch_on("tool", "ask_person")
+        await asyncio.sleep(switched.FRESH_SECONDS)
+        run = await r.start()
+
+        async def asked() -> bool:
+            return "Which?" in (await run.status()).waiting_for
+
+        await until(asked)
+        await run.stop("enough")
+
+
 # --- agents and tenants ---------------------------------------------------------------------------
 
 
@@ -435,7 +454,7 @@ async def test_one_that_was_terminated_counts_on(rig: RigFactory, client: Client
 
 async def test_no_run_can_have_its_id(client: Client) -> None:
     """A run of that name would be taken for the list."""
-    with pytest.raises(InvalidRequest, match="kill switches"):
+    with pytest.raises(InvalidRequest, match="turnkeeper's own"):
         await AgentClient(client).start("a", "b", id=workflow_id("turnkeeper"))
 
 

@@ -65,6 +65,7 @@ class Budget(BaseModel):
         has at most `most`."""
         mean = self.reply_tokens // self.replies if self.replies else FIRST_REPLY_TOKENS
         reply = min(mean, most)
+        # As a difference: which price a reply has depends on the length of its request.
         read, whole = (
             cost(Usage(input_tokens=tokens, output_tokens=n), prices) or 0 for n in (0, reply)
         )

@@ -806,37 +806,46 @@ class AgentClient:
         tokens: int | None = None,
         actor: str | None = None,
         timeout: float = _PATIENCE,
-    ) -> switchboard.Switched:
+    ) -> switchboard.Limited:
         """Bound what all runs of an agent or a tenant use in a day of UTC together.
 
         Two seconds after the answer a request to a model is sent only if what was used, what others
         that are under way may use, and what it is expected to use itself are within the limit; if
         not, the run waits visibly until a new day begins or the limit is raised. A reply may have
         more than was expected of it: what is over the limit is at most that of the replies under
-        way. Counting begins with the limit; it replaces what was set before.
+        way. It replaces both bounds of one that was set before. Counting begins with the first
+        limit; the count of a day goes on under another one.
 
         Args:
             kind: `agent` or `tenant`.
             name: of the agent, or what `metadata["tenant"]` of its runs has.
             cost_usd: US dollars; a run whose model has no known price ends with `cost_limit`.
-            tokens: in and out, those out of the provider's cache as well. With neither of both the
-                limit is taken away.
+            tokens: in and out, those out of the provider's cache as well.
             actor: who says so.
             timeout: seconds that a worker has to answer.
 
         Returns:
-            `switched`; `unchanged`: that limit was set already, or there was none to take away;
-            `queued`: no worker has answered, and the server tells the next one.
+            `changed`; `unchanged`: it was so already; `queued`: no worker has answered, and the
+            server tells the next one.
 
         Raises:
-            InvalidRequest: the name or a bound is malformed, or there are too many limits.
+            InvalidRequest: the name or a bound is malformed, there is none, or there are too many
+                limits.
             ConnectionError: the server cannot be reached.
         """
-        _not_in_a_workflow()
+        if cost_usd is None and tokens is None:
+            raise invalid("day_limit: cost_usd or tokens is needed; remove_day_limit takes it away")
         said = {"kind": kind, "name": name, "cost_usd": cost_usd, "tokens": tokens, "actor": actor}
-        asked = checked(DayLimitRequest, said)
-        with self._refused_in("day_limit"):
-            return await switchboard.limit_days(self.client, asked, timeout)
+        return await self._limit_day(said, timeout)
+
+    async def remove_day_limit(
+        self, kind: Limited, name: str, *, actor: str | None = None, timeout: float = _PATIENCE
+    ) -> switchboard.Limited:
+        """Take a limit per day away; runs that wait for it go on within a minute.
+
+        Arguments, answers and errors are those of `limit_day`.
+        """
+        return await self._limit_day({"kind": kind, "name": name, "actor": actor}, timeout)
 
     async def day_limits(self) -> list[days.DayUse]:
         """Limits per day that are set, each with what is used under it today. Needs no worker.
@@ -856,6 +865,12 @@ class AgentClient:
         asked = checked(SwitchRequest, said)
         with self._refused_in("switch"):
             return await switchboard.change(self.client, task_queue, asked, timeout)
+
+    async def _limit_day(self, said: Mapping[str, Any], timeout: float) -> switchboard.Limited:
+        _not_in_a_workflow()
+        asked = checked(DayLimitRequest, said)
+        with self._refused_in("day_limit"):
+            return await switchboard.limit_days(self.client, asked, timeout)
 
     @contextmanager
     def _refused_in(self, message: str) -> Iterator[None]:

@@ -673,6 +673,8 @@ class GenerateOutput(_Inner):
     """If the reply ends the turn, and the agent has an output type or it is too long."""
     cut_by: LimitName | None = None
     """The limit that let the reply have fewer tokens than it was to have."""
+    switched_off: dict[str, str] | None = None
+    """Of tools that the run serves itself, and the reply calls: what the model reads instead."""
     timing: Timing = Field(default_factory=Timing)
 
 

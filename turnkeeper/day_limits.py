@@ -20,7 +20,7 @@ from turnkeeper.text import dollars, one_line
 MAX_DAY_LIMITS = 200
 """In a namespace; the list travels whole."""
 MAX_TOGETHER = 100
-"""Requests to a model that one message is about."""
+"""The most requests in one `reserve` or `settle`."""
 _DAY = 86_400
 _MOST_USD, _MOST_TOKENS = 1e9, 10**15
 
@@ -138,13 +138,14 @@ class DayLimit(BaseModel):
         needs = [f"about {dollars(estimate.usd)}"] if self.cost_usd is not None else []
         needs += [f"about {estimate.tokens:,} tokens"] if self.tokens is not None else []
         if self.allows(Used(), estimate):
-            until = f"{datetime.fromtimestamp((used.day + 1) * _DAY, UTC):%Y-%m-%d %H:%M} UTC"
-            then = f"a new day begins at {until}"
+            when = f"{datetime.fromtimestamp((used.day + 1) * _DAY, UTC):%Y-%m-%d %H:%M} UTC"
+            until = f"until {when}, when a day begins"
         else:
-            then = "that is more than the limit of a whole day, which has to be raised"
+            until = "which has to be raised, since one request needs more than a day has"
+        # When it ends stands first: some readers cut it.
         return (
-            f"the limit per day of {self.named} to allow it: {self.told(used)} used or set aside, "
-            f"the next request needs {' and '.join(needs)}; {then}"
+            f"the limit per day of {self.named} {until}: {self.told(used)} used or set aside, the "
+            f"next request and its reply need {' and '.join(needs)}"
         )
 
 
@@ -161,6 +162,13 @@ class Settled(Strict):
     day: int
     tokens: Annotated[int, Field(ge=-_MOST_TOKENS, le=_MOST_TOKENS)]
     usd: Annotated[float, Field(ge=-_MOST_USD, le=_MOST_USD)]
+
+    @classmethod
+    def of(cls, day: int, estimate: Estimate, tokens: int, usd: float) -> Settled:
+        """For a request that has used so much, or as much as there can be."""
+        spent = Estimate.bounded(tokens, usd)
+        more = round(spent.usd - estimate.usd, 9)
+        return cls(day=day, tokens=spent.tokens - estimate.tokens, usd=more)
 
 
 class SettleRequest(Strict):

@@ -5,12 +5,17 @@ All of them are served where the list of switches is, by every worker of the nam
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel
-from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.client import (
+    Client,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
@@ -18,9 +23,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from turnkeeper import switchboard
 from turnkeeper.contract import DAY, DAY_MEMO, RESERVE, SETTLE
 from turnkeeper.day_limits import DayLimit, Estimate, ReserveRequest, Settled, SettleRequest, Used
-from turnkeeper.messages import ask_or_start, leave_or_start
+from turnkeeper.messages import leave_or_start, update_or_start
 from turnkeeper.switches import EVERYWHERE
-from turnkeeper.text import utf8_size
+from turnkeeper.text import one_line, utf8_size
 
 __all__ = [
     "PREFIX",
@@ -34,16 +39,26 @@ __all__ = [
     "workflow_id",
 ]
 
-PREFIX = "turnkeeper-day"
+PREFIX = "turnkeeper-day:"
 """With which the ids of these workflows begin; no run may have such a one."""
+_AGAIN_SECONDS = 0.05
 _NAME_BYTES = 150
 """Of a name that stands in such an id as it is: servers take 255 characters, or 1,000 bytes."""
 
 _Answer = TypeVar("_Answer")
 
 
+# The last one is also how the SDK tells of a cancellation, by the timeout above it.
+_UNANSWERED = (
+    TimeoutError,
+    RPCError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+
+
 class NotCounted(Exception):
-    """No worker has answered in time."""
+    """Nobody has answered in time; the text says why."""
 
 
 class Reserved(NamedTuple):
@@ -65,9 +80,9 @@ class DayUse(BaseModel):
 def workflow_id(limit: DayLimit) -> str:
     """Of the workflow that counts for it."""
     if utf8_size(limit.name) <= _NAME_BYTES:
-        return f"{PREFIX}:{limit.kind}:{limit.name}"
+        return f"{PREFIX}{limit.kind}:{limit.name}"
     digest = hashlib.sha256(limit.name.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{PREFIX}:{limit.kind}#{digest}"
+    return f"{PREFIX}{limit.kind}#{digest}"
 
 
 async def reserve(
@@ -76,19 +91,27 @@ async def reserve(
     """Set aside what requests may cost, one by one, as far as the limit allows it.
 
     Raises:
-        NotCounted: no worker has answered within `timeout` seconds, or none that counts. What was
-            set aside all the same is not given back before the day is over.
+        NotCounted: no worker has answered within `timeout` seconds, or none that counts, or the
+            server cannot be reached. What was set aside all the same is not given back before the
+            day is over.
     """
     body = ReserveRequest(limit=limit, estimates=list(estimates)).model_dump(mode="json")
+
+    async def ask(start: dict[str, Any]) -> dict[str, Any]:
+        while True:
+            try:
+                return await update_or_start(client, start, RESERVE, body)
+            except RPCError as error:
+                if error.status is not RPCStatusCode.FAILED_PRECONDITION:
+                    raise
+                # Given back, since a signal came as the count continued as new.
+                await asyncio.sleep(_AGAIN_SECONDS)
+
     try:
-        answer = await _counting(
-            client, limit, lambda start: ask_or_start(client, start, RESERVE, body, timeout)
-        )
-    except WorkflowUpdateFailedError as error:
-        # It was ended meanwhile, or is another program's.
-        raise NotCounted from error
-    if answer is None:
-        raise NotCounted
+        async with asyncio.timeout(timeout):
+            answer = await _counting(client, limit, ask)
+    except _UNANSWERED as error:
+        raise NotCounted(f"{type(error).__name__}: {error}") from error
     now_used = Used.read(answer["used"])
     return [Reserved(admitted, now_used) for admitted in answer["admitted"]]
 
@@ -142,12 +165,13 @@ async def _counting(
         "id": workflow_id(limit),
         "task_queue": EVERYWHERE,
         "id_reuse_policy": WorkflowIDReusePolicy.REJECT_DUPLICATE,
-        "static_summary": f"What {limit.named} uses in a day",
+        # At most 400 bytes, quotes included.
+        "static_summary": f"What {limit.kind} {one_line(limit.name, 90)} uses in a day",
     }
     try:
         return await send(start)
     except WorkflowAlreadyStartedError:
         # One that was terminated goes on with what it had.
         known = await _published(client, limit)
-    start["id_reuse_policy"] = WorkflowIDReusePolicy.ALLOW_DUPLICATE
-    return await send(start | {"arg": known, "memo": {DAY_MEMO: known.model_dump()}})
+    again = {"id_reuse_policy": WorkflowIDReusePolicy.ALLOW_DUPLICATE, "arg": known}
+    return await send({**start, **again, "memo": {DAY_MEMO: known.model_dump()}})

@@ -15,7 +15,7 @@ from temporalio.client import (
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-__all__ = ["ask", "ask_or_start", "leave", "leave_or_start"]
+__all__ = ["ask", "ask_or_start", "leave", "leave_or_start", "update_or_start"]
 
 
 async def ask(
@@ -40,13 +40,25 @@ async def ask_or_start(
         WorkflowUpdateFailedError: the run refuses it.
         WorkflowAlreadyStartedError: a run of that id has ended.
     """
+    return await _answered(update_or_start(client, run, name, body), timeout)
+
+
+async def update_or_start(
+    client: Client, run: Mapping[str, Any], name: str, body: Mapping[str, Any]
+) -> dict[str, Any]:
+    """As `ask_or_start`, for as long as it takes.
+
+    Raises:
+        RPCError: the server cannot be reached, or has given it back; of status FAILED_PRECONDITION:
+            nothing of it has happened, since the workflow task that took it was thrown away.
+    """
     started: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
         **run, id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING
     )
-    asked = client.execute_update_with_start_workflow(
+    answer: dict[str, Any] = await client.execute_update_with_start_workflow(
         name, dict(body), start_workflow_operation=started
     )
-    return await _answered(asked, timeout)
+    return answer
 
 
 async def leave_or_start(

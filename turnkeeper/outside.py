@@ -128,6 +128,9 @@ _WHAT = {
 def activity_words(pending: PendingActivityInfo) -> str:
     """What an activity is to bring: `a reply`, or the tool's name."""
     name = pending.activity_type.name
+    if name == SWITCHED_ON and pending.HasField("last_failure"):
+        # Its failures are how it waits.
+        return one_line(pending.last_failure.message, 300)
     return _WHAT.get(name) or one_line(name, 80)
 
 
@@ -151,7 +154,7 @@ def retried(described: WorkflowExecutionDescription) -> str:
 
 def attempt_words(pending: PendingActivityInfo) -> str:
     """Of an activity that failed and is tried again: `attempt 7; last: ...`; else empty."""
-    if not pending.HasField("last_failure"):
+    if not pending.HasField("last_failure") or pending.activity_type.name == SWITCHED_ON:
         return ""
     why = one_line(pending.last_failure.message, 300)
     return f"attempt {pending.attempt}; last: {why}"

@@ -206,6 +206,9 @@ class RunState(BaseModel):
     switched_off: str = ""
     """What the run waits for while its agent or tenant is switched off, in words."""
 
+    served_off: dict[str, str] = Field(default_factory=dict)
+    """As in the last `GenerateOutput.switched_off`."""
+
     outage: Outage = Field(default_factory=Outage)
     usage: Usage = Field(default_factory=Usage)
     turn_usage: list[TurnUsage] = Field(default_factory=list)
@@ -256,6 +259,7 @@ class RunState(BaseModel):
         self.context.heard(self.pending, reply.usage, policy.bulky_bytes)
         self.pending = []
         self.reply, self.typed.checked = reply, reply.checked
+        self.served_off = reply.switched_off or {}
         self.outage.over()
         self.charge(reply.usage)
         self.budget.heard(reply.usage, self.pinned.model.prices)

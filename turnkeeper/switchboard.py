@@ -21,6 +21,7 @@ __all__ = [
     "EVERYWHERE",
     "MEMO",
     "PREFIX",
+    "Limited",
     "Switched",
     "change",
     "everywhere",
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 Switched = Literal["switched", "unchanged", "queued"]
+Limited = Literal["changed", "unchanged", "queued"]
 
 PREFIX = EVERYWHERE
 """With which the ids of these workflows begin; no run may have such a one."""
@@ -120,10 +122,11 @@ async def change(
     return await _tell(client, task_queue, SWITCH, body, timeout)
 
 
-async def limit_days(client: Client, asked: DayLimitRequest, timeout: float) -> Switched:
-    """Set or take away a limit per day. Answers and errors are those of `change`."""
+async def limit_days(client: Client, asked: DayLimitRequest, timeout: float) -> Limited:
+    """Set or take away a limit per day; errors are those of `change`."""
     body = asked.model_dump(mode="json", exclude_none=True)
-    return await _tell(client, None, DAY_LIMIT, body, timeout)
+    told = await _tell(client, None, DAY_LIMIT, body, timeout)
+    return "changed" if told == "switched" else told
 
 
 async def _tell(

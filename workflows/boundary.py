@@ -35,6 +35,9 @@ HEAD_BYTES = 2_000
 RESULT_APPROVALS = 20
 """The last ones: the result of a run is read by services, which keep it."""
 
+BAD_DATA = (ValueError, ArithmeticError, RecursionError)
+"""What reading a body may raise: no sender is to fail a workflow task, which is tried for ever."""
+
 _LATER_LIMITS = ("cost_usd", "pause_at")
 """Limits that came after runs were started."""
 

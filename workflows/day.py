@@ -60,7 +60,7 @@ class Day:
         """Refused here, an update leaves nothing in history."""
         try:
             boundary.body(ReserveRequest, args)
-        except ValueError as error:
+        except boundary.BAD_DATA as error:
             raise ApplicationError(str(error), type="invalid_request", non_retryable=True) from None
 
     @workflow.signal(name=SETTLE, description="What requests have cost. Sent by workers.")
@@ -69,7 +69,7 @@ class Day:
         self.changes += 1
         try:
             told = boundary.body(SettleRequest, args)
-        except ValueError as error:
+        except boundary.BAD_DATA as error:
             workflow.logger.warning("settle signal dropped: %s", one_line(str(error), 300))
             return
         self.used = self.used.at(workflow.time())

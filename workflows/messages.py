@@ -30,8 +30,6 @@ from turnkeeper.text import arguments_line, one_line
 from workflows import boundary, cockpit
 
 _Body = TypeVar("_Body", bound=BaseModel)
-_BAD_DATA = (ValueError, ArithmeticError, RecursionError)
-"""What reading a body may raise: no sender is to fail a workflow task, which is tried for ever."""
 
 
 class _Run:
@@ -81,7 +79,7 @@ def _accepts(
             raise boundary.refusal(self.refused)
         try:
             read(self, args)
-        except _BAD_DATA as error:
+        except boundary.BAD_DATA as error:
             kind = getattr(error, "kind", "invalid_request")
             raise ApplicationError(str(error), type=kind, non_retryable=True) from None
 
@@ -93,7 +91,7 @@ def _accepts(
         try:
             take(self.state, read(self, args))
             cockpit.show(self.state)
-        except _BAD_DATA as error:
+        except boundary.BAD_DATA as error:
             workflow.logger.warning("%s signal dropped: %s", name, one_line(str(error), 300))
 
     return update, signal

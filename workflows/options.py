@@ -126,7 +126,7 @@ def switched_on(seconds_left: float) -> dict[str, Any]:
         "start_to_close_timeout": timedelta(seconds=30),
         "schedule_to_close_timeout": timedelta(seconds=seconds_left),
         "retry_policy": RetryPolicy(maximum_interval=timedelta(seconds=60)),
-        "summary": "switched off",
+        "summary": "may not ask its model",
     }
 
 

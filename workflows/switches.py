@@ -58,15 +58,16 @@ class Switches:
         '"reason": "...", "actor": "..."}; kinds: tool, agent, tenant.',
     )
     async def switch_update(self, *args: Any) -> dict[str, Any]:
-        """Answers once it is published."""
-        return {"accepted": SWITCH, "changed": self._take(self._read(args))}
+        """Answers once it is published. Not refused here: an update that was let in has to be
+        taken, though others in the same task may have filled the list."""
+        return {"accepted": SWITCH, "changed": self._take(boundary.body(SwitchRequest, args))}
 
     @switch_update.validator
     def check(self, *args: Any) -> None:
         """Refused here, an update leaves nothing in history."""
         try:
             self._read(args)
-        except ValueError as error:
+        except boundary.BAD_DATA as error:
             raise ApplicationError(str(error), type="invalid_request", non_retryable=True) from None
 
     @workflow.signal(name=SWITCH, description="As the update; works while no worker is up.")
@@ -74,7 +75,7 @@ class Switches:
         """What an update would have refused is dropped."""
         try:
             self._take(self._read(args))
-        except ValueError as error:
+        except boundary.BAD_DATA as error:
             workflow.logger.warning("switch signal dropped: %s", one_line(str(error), 300))
 
     @workflow.update(
@@ -84,14 +85,17 @@ class Switches:
     )
     async def limit_update(self, *args: Any) -> dict[str, Any]:
         """Answers once it is published."""
-        return {"accepted": DAY_LIMIT, "changed": self._limit(self._read_limit(args))}
+        return {
+            "accepted": DAY_LIMIT,
+            "changed": self._limit(boundary.body(DayLimitRequest, args)),
+        }
 
     @limit_update.validator
     def check_limit(self, *args: Any) -> None:
         """As `check`."""
         try:
             self._read_limit(args)
-        except ValueError as error:
+        except boundary.BAD_DATA as error:
             raise ApplicationError(str(error), type="invalid_request", non_retryable=True) from None
 
     @workflow.signal(name=DAY_LIMIT, description="As the update; works while no worker is up.")
@@ -99,7 +103,7 @@ class Switches:
         """As `switch_signal`."""
         try:
             self._limit(self._read_limit(args))
-        except ValueError as error:
+        except boundary.BAD_DATA as error:
             workflow.logger.warning("limit signal dropped: %s", one_line(str(error), 300))
 
     def _read(self, args: Sequence[Any]) -> SwitchRequest:

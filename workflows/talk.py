@@ -100,6 +100,9 @@ class Talks:
     def _hold_call(self, call: Call, tool: ToolSpec) -> None:
         """Let a call wait for an answer or a time, without a coroutine of its own."""
         assert tool.awaits is not None
+        if told := self.state.served_off.get(tool.name):
+            call.finish("not_run", told)
+            return
         try:
             held = hold(tool.name, call.arguments, workflow.time(), self.state.deadline)
         except ValueError as error:

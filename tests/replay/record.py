@@ -34,11 +34,13 @@ from turnkeeper import (
     ToolContext,
     ToolFailed,
     ask_person,
+    days,
     sleep,
     switchboard,
     tool,
 )
 from turnkeeper.client import AgentClient, AgentRunHandle
+from turnkeeper.day_limits import DayLimit, Estimate
 from turnkeeper.probe import Answer, Landed, NotLanded
 from turnkeeper.spec import HistoryPolicy
 from turnkeeper.testing import AUTO, Exchange, call, calls, reply, status, text, thinking
@@ -300,6 +302,32 @@ async def _switches(r: Rig) -> Any:
     return result
 
 
+async def _day_limit(r: Rig) -> Any:
+    """The run waits, and goes on when the limit is raised."""
+    await r.agents.limit_day("agent", "tester", tokens=100)
+    run = await r.start()
+
+    async def waits() -> bool:
+        return "limit per day" in (await run.status()).waiting_for
+
+    await until(waits)
+    await r.agents.limit_day("agent", "tester", tokens=100_000)
+    result = await run.result(check=False)
+    await r.agents.remove_day_limit("agent", "tester")
+    return result
+
+
+async def _day(r: Rig) -> Any:
+    """The history that is recorded is that of the count."""
+    result = await _day_limit(r)
+    limit = DayLimit(kind="agent", name="tester", tokens=100_000)
+    handle = r.client.get_workflow_handle(days.workflow_id(limit))
+    await handle.signal("settle", {"settled": "nonsense"})
+    await days.reserve(r.client, limit, [Estimate(tokens=10), Estimate(tokens=200_000)], 30)
+    r.ids.append(handle.id)
+    return result
+
+
 async def _invalid(r: Rig) -> Any:
     handle = await r.start_raw(
         {"agent": "tester", "prompt": "q", "limits": {"cost_usd_per_day": 1}}
@@ -347,6 +375,7 @@ def _pages(
     return script
 
 
+COUNTS = {"settings": {"heartbeat_seconds": 1, "keeps_switches": True}}
 COUNT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 BRIEF = Limits(idle_seconds=1)
 HISTORY = HistoryPolicy(events=50, bytes=20_000)
@@ -504,6 +533,8 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "switched-off": Scenario([text("Hello.")], drive=_switched_off),
     "switched-off-told": Scenario([text("Hello.")], drive=_switched_off),
+    "day-limit": Scenario([text("Hello.")], drive=_day_limit, agent=COUNTS),
+    "day": Scenario([text("Hello.")], drive=_day, agent=COUNTS),
     "tool-off": Scenario([call("write", {"n": 1}), _results], drive=_tool_off),
     "switches": Scenario([call("write", {"n": 1}), _results], drive=_switches),
     "notices": Scenario([call("send"), status(401)], "model_rejected", agent={"webhook": UNHEARD}),

@@ -14,7 +14,7 @@ from turnkeeper.text import one_line
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient
     from turnkeeper.days import DayUse
-    from turnkeeper.switchboard import Switched
+    from turnkeeper.switchboard import Limited
 
 _CELL = 200
 
@@ -24,8 +24,16 @@ async def set_limit(place: Place, options: argparse.Namespace) -> int:
     if options.cost_usd is None and options.tokens is None:
         raise Complaint("a limit on what? give --cost-usd, --tokens, or both", code=2)
     async with place.client(to_read=True) as client:
-        done = await _limit(client, options, options.cost_usd, options.tokens)
-        _print(options, done, "set", "counted from now on; it holds from 2 s on")
+        before = await _of(client, options)
+        done = await client.limit_day(
+            options.kind,
+            options.name,
+            cost_usd=options.cost_usd,
+            tokens=options.tokens,
+            actor=options.actor or person(),
+        )
+        instead = f", in place of {before.limit.bounds}" if before and done == "changed" else ""
+        _print(options, done, f"set{instead}", "it holds from 2 s on")
         if doubtful := await doubt(place, client, options.kind, options.name):
             tell(doubtful)
     return 0
@@ -34,7 +42,8 @@ async def set_limit(place: Place, options: argparse.Namespace) -> int:
 async def remove(place: Place, options: argparse.Namespace) -> int:
     """Take a limit away."""
     async with place.client(to_read=True) as client:
-        done = await _limit(client, options, None, None)
+        actor = options.actor or person()
+        done = await client.remove_day_limit(options.kind, options.name, actor=actor)
         _print(options, done, "removed", "runs that wait for it go on within a minute")
     return 0
 
@@ -52,20 +61,16 @@ async def list_limits(place: Place, options: argparse.Namespace) -> int:
     return 0
 
 
-async def _limit(
-    client: AgentClient, options: argparse.Namespace, cost_usd: float | None, tokens: int | None
-) -> Switched:
-    actor = options.actor or person()
-    return await client.limit_day(
-        options.kind, options.name, cost_usd=cost_usd, tokens=tokens, actor=actor
-    )
+async def _of(client: AgentClient, options: argparse.Namespace) -> DayUse | None:
+    of = (options.kind, options.name)
+    return next((x for x in await client.day_limits() if (x.limit.kind, x.limit.name) == of), None)
 
 
-def _print(options: argparse.Namespace, done: Switched, what: str, then: str) -> None:
+def _print(options: argparse.Namespace, done: Limited, what: str, then: str) -> None:
     named = f"the limit per day of {options.kind} {one_line(options.name, _CELL)}"
     if options.json:
         say_json({"kind": options.kind, "name": options.name, "day_limit": done})
-    elif done == "switched":
+    elif done == "changed":
         say(f"{named} is {what}: {then}")
     elif done == "unchanged":
         say(f"{named} was {what} already")

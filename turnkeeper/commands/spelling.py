@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 _SECONDS = 10.0
 _RUNS, _SPECS = 200, 20
 """Runs that are listed, and of which the tools are read: one for each agent, the newest."""
-_SERVED = ("ask_person", "sleep", "wait_until")
 _ATTRIBUTES = {"agent": "TurnkeeperAgent", "tenant": "TurnkeeperTenant"}
 
 
@@ -41,10 +40,6 @@ async def _of_run(client: AgentClient, kind: str, name: str) -> str:
 
 async def _of_tool(place: Place, client: AgentClient, name: str) -> str:
     agent, _, tool = name.rpartition(".")
-    if tool in _SERVED:
-        return (
-            f"runs go on with turnkeeper's own {tool}, which no worker serves: switch off the agent"
-        )
     runs = sorted([r async for r in client.list_runs(limit=_RUNS)], key=_started, reverse=True)
     newest: dict[str, RunSummary] = {}
     for run in runs:
