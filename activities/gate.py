@@ -90,7 +90,7 @@ class Gate:
     async def served_off(self, spec: AgentSpec, tenant: str | None, reply: Entry) -> dict[str, str]:
         """What the model reads of tools that are off; of those alone that the run serves itself,
         and the reply calls: no worker sees their calls."""
-        called = {call.name for call in replies.calls(reply.value)}
+        called = {call.tool for call in replies.calls(reply.value)}
         found = {}
         for tool in spec.tools:
             if tool.awaits is not None and tool.name in called:

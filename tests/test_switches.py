@@ -294,7 +294,7 @@ async def test_its_runs_wait_and_go_on(
         await r.switch_off(kind, name, "too dear", "ann")
         await asyncio.sleep(switched.FRESH_SECONDS)
         release.set()
-        await until(lambda: _waits(run, f"{other} (attempt "))
+        await until(lambda: _waits(run, other))
         await until(lambda: listed_as_waiting(r, run.id, other))
         (finding,) = (await r.agents.why(run.id)).findings
         assert finding.what == f"it waits for {other}"

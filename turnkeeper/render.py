@@ -125,7 +125,7 @@ def waiting_for(state: RunState) -> str:
         return ""
     if state.spec is None:
         return f"the agent's definition ({LOAD_AGENT})"
-    if state.sealing or state.making_room:
+    if state.sealing or (state.making_room and not state.switched_off):
         outgrown = "a shorter view, since the conversation has outgrown the model's window"
         return "the artifact store" if state.sealing else outgrown
     if told := _waits(state):
