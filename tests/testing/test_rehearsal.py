@@ -70,9 +70,15 @@ def broken() -> str:
     raise ZeroDivisionError("a bug")
 
 
+@tool(effect="read")
+def tell_run(ctx: ToolContext) -> str:
+    """Tell the run's id."""
+    return ctx.workflow_id
+
+
 def agent(**options: Any) -> Agent:
     """An agent with all the tools."""
-    tools = [forecast, refund, flaky, halt, broken, ask_person]
+    tools = [forecast, refund, flaky, halt, broken, ask_person, tell_run]
     return Agent(name="a", model="m", instructions="Do.", tools=tools, **options)
 
 
@@ -113,6 +119,24 @@ def test_what_goes_wrong_is_told_to_the_model(reply: Reply, told: str) -> None:
 def test_a_tool_that_asks_for_another_attempt_has_it_at_once() -> None:
     """With the number of the attempt, and without a wait."""
     assert rehearse(agent(), [call("flaky", {"succeeds_at": 3}), last]).answer == "attempt 3"
+
+
+def test_each_rehearsal_has_keys_of_its_own_unless_it_is_a_repeat() -> None:
+    """A tool that does a thing once per key does it in every rehearsal; a `request_key` plays a run
+    that is started again, whose keys are those of an `id`."""
+
+    def key_and_run(**options: Any) -> tuple[str, str]:
+        (made,) = rehearse(agent(), [call("tell_run"), last], **options).calls
+        return made.key, made.result
+
+    first, second = key_and_run(), key_and_run()
+    assert first[0] != second[0]
+    assert first[1] != second[1]
+    again = {"request_key": "q-17"}
+    assert key_and_run(**again) == key_and_run(**again)
+    assert key_and_run(**again, id="a-1")[0] != key_and_run(**again, id="a-2")[0]
+    assert key_and_run(id="a-1")[0] != key_and_run(id="a-1")[0]
+    assert key_and_run(id="a-1")[1] == "a-1"
 
 
 def test_a_person_allows_or_denies_what_the_tool_asks_for() -> None:
