@@ -44,7 +44,7 @@ agent = Agent(
     model="claude-sonnet-5-5",
     instructions="You answer questions about what is in stock. Look everything up.",
     tools=[in_stock],
-    limits=Limits(turns=10, wall_seconds=300),
+    limits=Limits(turns=10),
 )
 '''
 _SCRIPT = '''"""What plays the model where there is no ANTHROPIC_API_KEY: a reply for each turn."""
