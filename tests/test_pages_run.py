@@ -161,7 +161,7 @@ class Desk:
 def write_agents(folder: Path) -> None:
     """The agents of the pages, and a few more, as one module; and what plays the model."""
     page = "docs/tools.md"
-    refunds, totals = (code(page, "python", x) for x in ("issue_refund(order", "output=Total"))
+    refunds, totals = (code(page, "python", x) for x in ("approval=is_large", "output=Total"))
     pickups = CARRIER + code("README.md", "python", "book_pickup")
     (folder / "page_refunds.py").write_text(refunds)
     (folder / "page_totals.py").write_text(totals)
