@@ -35,6 +35,9 @@ BLOCKS = {
     ("docs/own-repository.md", "def test_the_stock"): (
         "tests/testing/test_rehearsal.py::test_the_tests_on_the_pages_pass"
     ),
+    ("docs/own-repository.md", "def test_a_large_refund"): (
+        "tests/testing/test_rehearsal.py::test_the_tests_on_the_pages_pass"
+    ),
     ("docs/prove-your-tool.md", "def test_refund"): (
         "tests/testing/test_plugin.py::test_the_tool_of_the_page_keeps_its_promise"
     ),

@@ -231,8 +231,8 @@ async def desk(tmp_path_factory: pytest.TempPathFactory, histories: Archive) -> 
 
 TYPED = [c for c in commands() if "starter.py " in c and c not in ELSEWHERE]
 PRINTED = {
-    'run --agent weather "Will it rain in Paris?"': "Paris: sunny for 1 days\n",
-    'run --agent kettles "How many teapots are there?"': "In stock: 4.\n",
+    'run "Will it rain in Paris?" --agent weather': "Paris: sunny for 1 days\n",
+    'run "How many teapots are there?" --agent kettles': "In stock: 4.\n",
     'send ID "..." --wait': "Yes.\n",
     "show ID --html": ".html",
     "show ID --html -": "<!doctype html>",

@@ -214,24 +214,51 @@ def test_what_only_a_run_has_is_named(script: list[Reply], told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "module", "test"),
+    ("page", "test", "module", "agent_page", "words"),
     [
-        ("README.md", 'agent = Agent(\n    name="weather"', "def test_the_forecast"),
-        ("docs/own-repository.md", "", "def test_the_stock"),
+        ("README.md", "def test_the_forecast", "weather", "README.md", 'name="weather"'),
+        ("docs/own-repository.md", "def test_the_stock", "kettles", "", ""),
+        (
+            "docs/own-repository.md",
+            "def test_a_large_refund",
+            "refunds",
+            "docs/tools.md",
+            "approval=is_large",
+        ),
     ],
 )
 def test_the_tests_on_the_pages_pass(
-    page: str, module: str, test: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str,
+    test: str,
+    module: str,
+    agent_page: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As they stand there, with the agent of that page, or the one that `starter.py new` writes."""
-    if module:
-        (tmp_path / "weather.py").write_text(code(page, "python", module))
+    """As they stand there, with an agent of a page; or as `starter.py new` writes them both."""
+    shown = code(page, "python", test)
+    if agent_page:
+        (tmp_path / f"{module}.py").write_text(code(agent_page, "python", words))
     else:
-        assert starter.main(["new", "kettles", "--folder", str(tmp_path)]) == 0
+        assert starter.main(["new", module, "--folder", str(tmp_path)]) == 0
+        written = (tmp_path / f"test_{module}.py").read_text()
+        assert shown[shown.index(test) :] in written
     monkeypatch.syspath_prepend(tmp_path)
     found: dict[str, Any] = {}
-    exec(code(page, "python", test), found)  # noqa: S102 - our own page
-    (written,) = [made for name, made in found.items() if name.startswith("test_")]
-    written()
-    for name in ("weather", "kettles"):
+    exec(shown, found)  # noqa: S102 - our own page
+    (run,) = [made for name, made in found.items() if name.startswith("test_")]
+    run()
+    for name in (module, f"{module}_script"):
         sys.modules.pop(name, None)
+
+
+def test_the_script_of_the_readme_plays_the_model() -> None:
+    """What it says to save as `weather_script.py`: the test's first line, and that of the script."""
+    first, *lines = code("README.md", "python", "def test_the_forecast").splitlines()
+    (script,) = [line.strip() for line in lines if line.strip().startswith("script =")]
+    found: dict[str, Any] = {}
+    for module in (f"{first}\n{script}", code("README.md", "python", 'name="weather"')):
+        exec(module, found)  # noqa: S102 - our own page
+    played = rehearse(found["agent"], found["script"], "Will it rain in Paris?")
+    assert played.answer == "Paris: sunny for 1 days"
