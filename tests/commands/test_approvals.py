@@ -138,9 +138,7 @@ async def test_what_cannot_be_decided_is_refused(rig: RigFactory, shell: Shell) 
         assert f"it waits for a person to allow pay (approval {second.id})" in why.stdout
         shown = await shell.starter("show", run.id)
         assert f"          until {clock(second.until)}, in " in shown.stdout
-        assert re.search(
-            r"^limits    turns 1 of \d+ · time .+ of 1 d$", shown.stdout, re.MULTILINE
-        )
+        assert re.search(r"^limits    turns 1 of \d+ · time .+ of 1 d$", shown.stdout, re.MULTILINE)
         lines = why.stdout.splitlines()
         assert {
             "agent     tester; tenant acme",

@@ -15,7 +15,7 @@ from turnkeeper.commands.place import Place
 def test_a_printed_command_can_be_typed_in_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
 ) -> None:
-    """Whichever environment runs it, and whatever is in the names of folders: each path is whole."""
+    """Whichever environment runs it, and whatever is in the names of folders: paths are whole."""
     python = tmp_path / below / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     checkout = tmp_path / "the checkout"

@@ -214,36 +214,33 @@ def test_what_only_a_run_has_is_named(script: list[Reply], told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "test", "module", "agent_page", "words"),
+    ("test", "module", "source"),
     [
-        ("README.md", "def test_the_forecast", "weather", "README.md", 'name="weather"'),
-        ("docs/own-repository.md", "def test_the_stock", "kettles", "", ""),
+        (("README.md", "def test_the_forecast"), "weather", ("README.md", 'name="weather"')),
+        (("docs/own-repository.md", "def test_the_stock"), "kettles", None),
         (
-            "docs/own-repository.md",
-            "def test_a_large_refund",
+            ("docs/own-repository.md", "def test_a_large_refund"),
             "refunds",
-            "docs/tools.md",
-            "approval=is_large",
+            ("docs/tools.md", "approval=is_large"),
         ),
     ],
 )
 def test_the_tests_on_the_pages_pass(
-    page: str,
-    test: str,
+    test: tuple[str, str],
     module: str,
-    agent_page: str,
-    words: str,
+    source: tuple[str, str] | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As they stand there, with an agent of a page; or as `starter.py new` writes them both."""
-    shown = code(page, "python", test)
-    if agent_page:
-        (tmp_path / f"{module}.py").write_text(code(agent_page, "python", words))
+    page, words = test
+    shown = code(page, "python", words)
+    if source is not None:
+        (tmp_path / f"{module}.py").write_text(code(source[0], "python", source[1]))
     else:
         assert starter.main(["new", module, "--folder", str(tmp_path)]) == 0
         written = (tmp_path / f"test_{module}.py").read_text()
-        assert shown[shown.index(test) :] in written
+        assert shown[shown.index(words) :] in written
     monkeypatch.syspath_prepend(tmp_path)
     found: dict[str, Any] = {}
     exec(shown, found)  # noqa: S102 - our own page
@@ -254,7 +251,7 @@ def test_the_tests_on_the_pages_pass(
 
 
 def test_the_script_of_the_readme_plays_the_model() -> None:
-    """What it says to save as `weather_script.py`: the test's first line, and that of the script."""
+    """What is saved as `weather_script.py`: the test's first line, and that of the script."""
     first, *lines = code("README.md", "python", "def test_the_forecast").splitlines()
     (script,) = [line.strip() for line in lines if line.strip().startswith("script =")]
     found: dict[str, Any] = {}

@@ -120,8 +120,8 @@ def _refuse_second(place: Place, options: argparse.Namespace) -> None:
     given += [] if options.reload else ["--no-reload"]
     beside = dataclasses.replace(place, state=own).command("dev", options=given)
     raise Complaint(
-        f"`dev` serves {place.state} already (pid {there.pid}). Stop it there with Ctrl-C, or serve "
-        f"beside it, with a state of its own: {beside}"
+        f"`dev` serves {place.state} already (pid {there.pid}). Stop it there with Ctrl-C, or "
+        f"serve beside it, with a state of its own: {beside}"
     )
 
 
