@@ -90,17 +90,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 completed, 1 failed or no server, 2 wrong request or usage, 3 ended "
         "at a limit, refused, truncated, invalid or stopped, 4 cancelled.",
     )
-    parser.add_argument(
-        "--address", metavar="HOST:PORT", help="of the Temporal server (also TEMPORAL_ADDRESS)"
-    )
-    parser.add_argument("--namespace", help="Temporal namespace (also TEMPORAL_NAMESPACE)")
-    parser.add_argument(
-        "--state",
-        type=Path,
-        default=ROOT / ".turnkeeper",
-        metavar="DIR",
-        help="folder of the embedded server and its data (default: .turnkeeper beside this file)",
-    )
+    _add_place(parser, "before or after the command")
+    parser.set_defaults(address=None, namespace=None, state=ROOT / ".turnkeeper")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_run(commands)
     _add_show(commands)
@@ -127,6 +118,22 @@ def _parser() -> argparse.ArgumentParser:
     _add_dev(commands)
     _add_new(commands)
     return parser
+
+
+def _add_place(parser: argparse.ArgumentParser, title: str) -> None:
+    """Options of every command. None has a default: what stands before the command would be
+    overwritten by that of the options after it."""
+    place = parser.add_argument_group(title, argument_default=argparse.SUPPRESS)
+    place.add_argument(
+        "--address", metavar="HOST:PORT", help="of the Temporal server (also TEMPORAL_ADDRESS)"
+    )
+    place.add_argument("--namespace", help="Temporal namespace (also TEMPORAL_NAMESPACE)")
+    place.add_argument(
+        "--state",
+        type=Path,
+        metavar="DIR",
+        help="folder of the embedded server and its data (default: .turnkeeper beside this file)",
+    )
 
 
 def _add_run(commands: Any) -> None:
@@ -539,6 +546,7 @@ def _add_new(commands: Any) -> None:
 def _add(commands: Any, name: str, command: str, summary: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary)
     parser.set_defaults(command=command)
+    _add_place(parser, "where")
     return parser
 
 

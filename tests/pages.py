@@ -22,7 +22,10 @@ BLOCKS = {
         "tests/testing/test_rehearsal.py::test_the_tests_on_the_pages_pass"
     ),
     ("README.md", "def book_pickup"): "tests/test_pages_run.py::test_a_pickup_is_booked_once",
-    ("docs/tools.md", "issue_refund(order"): "tests/test_pages_run.py::write_agents",
+    ("docs/tools.md", "approval=is_large"): "tests/test_pages_run.py::write_agents",
+    ("docs/tools.md", "once_per_key(connection, ctx)"): (
+        "tests/test_pages.py::test_the_refund_of_the_page_is_made_once"
+    ),
     ("docs/tools.md", "output=Total"): "tests/test_pages_run.py::test_a_typed_answer_is_a_value",
     ("README.md", 'id="q-17"'): "tests/test_pages_run.py::test_the_programs_print_an_answer",
     ("README.md", "client.send_or_start"): (
@@ -32,8 +35,8 @@ BLOCKS = {
     ("docs/own-repository.md", "def test_the_stock"): (
         "tests/testing/test_rehearsal.py::test_the_tests_on_the_pages_pass"
     ),
-    ("docs/prove-your-tool.md", "issue_refund(order"): (
-        "tests/test_pages.py::test_the_refund_of_the_page_is_made_once"
+    ("docs/own-repository.md", "def test_a_large_refund"): (
+        "tests/testing/test_rehearsal.py::test_the_tests_on_the_pages_pass"
     ),
     ("docs/prove-your-tool.md", "def test_refund"): (
         "tests/testing/test_plugin.py::test_the_tool_of_the_page_keeps_its_promise"
@@ -136,6 +139,7 @@ def code(page: str, language: str, containing: str = "") -> str:
 def write_refunds(folder: Path) -> None:
     """A folder of an author who follows `docs/prove-your-tool.md`, with this checkout's worker."""
     page = "docs/prove-your-tool.md"
-    (folder / "refunds.py").write_text(code(page, "python", "issue_refund(order"))
+    refunds = code("docs/tools.md", "python", "once_per_key(connection, ctx)")
+    (folder / "refunds.py").write_text(refunds)
     (folder / "test_refunds.py").write_text(code(page, "python", "def test_refund"))
     (folder / "pytest.ini").write_text(code(page, "ini").replace("REPO", str(ROOT)))

@@ -19,13 +19,16 @@ from temporalio.testing import WorkflowEnvironment
 from activities.approving import wanted
 from activities.redact import Redactor
 from tests.rig import Rig, RigFactory, open_rig, until
+from tests.test_pause import card
 from turnkeeper import Agent, ApprovalPolicy, Limits, Tool, ToolContext, tool
 from turnkeeper.client import AgentRunHandle
 from turnkeeper.contract import APPROVE, DENY, ApprovalAsked, Asks, ExecuteInput, Signature
 from turnkeeper.errors import DefinitionError, EffectsRepeated, InvalidRequest
+from turnkeeper.outside import approvals_of
 from turnkeeper.render import approval_text
 from turnkeeper.spec import Effect, HistoryPolicy
 from turnkeeper.testing import Exchange, Reply, call, calls, text
+from turnkeeper.text import clock
 
 DAYS = 86_400
 
@@ -642,6 +645,32 @@ async def test_what_becomes_of_it_is_the_agents_policy(
         assert result.outcome == ended
         assert [a.status for a in result.approvals] == ["expired"]
         assert shop.done == []
+        assert await r.task_failures() == 0
+
+
+async def test_a_person_is_told_how_long_the_run_waits(rig: RigFactory) -> None:
+    """The run's time may be over before an approval expires. Raised, the new end is told, also to
+    whoever asks no worker."""
+    shop = Shop()
+    script = [call("refund", {"order": "o-1"}), told]
+    async with rig(script, tools=[shop.refund()], limits=Limits(wall_seconds=300)) as r:
+        run = await r.start()
+        (waiting,) = await asked(run)
+        assert waiting.until == waiting.run_ends < waiting.expires
+        assert waiting.until - waiting.since <= 300
+        assert waiting.until_why == "when the run's time is over"
+        handle = r.client.get_workflow_handle(run.id)
+        assert f"Until {clock(waiting.until)}, {waiting.until_why}." in await card(r, run)
+        await run.raise_limits({"wall_seconds": 2 * DAYS})
+
+        async def published() -> ApprovalAsked | None:
+            (found,) = await approvals_of(await handle.describe())
+            return found if found.until_why == "when it expires" else None
+
+        raised = await until(published)
+        assert raised.until == raised.expires == waiting.expires
+        assert await run.approve(waiting.id) == "decided"
+        assert (await run.result()).outcome == "completed"
         assert await r.task_failures() == 0
 
 

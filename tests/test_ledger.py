@@ -484,8 +484,11 @@ def test_a_context_without_a_key_is_refused(engine: sa.Engine) -> None:
 def test_other_things_than_connections_are_refused(engine: sa.Engine) -> None:
     """With the line to write instead."""
     ask: Any = once_per_key
-    with pytest.raises(LedgerMisused, match=r"not Engine: `with engine\.begin"):
+    with pytest.raises(LedgerMisused, match=r"not sqlalchemy\.Engine: `with engine\.begin"):
         ask(engine, context())
+    told = r"a SQLAlchemy connection in a transaction, not sqlite3\.Connection: "
+    with pytest.raises(LedgerMisused, match=told):
+        ask(sqlite3.connect(":memory:"), context())
     make: Any = create_ledger
     with pytest.raises(LedgerMisused, match="run_sync"):
         make(create_async_engine("sqlite+aiosqlite://"))

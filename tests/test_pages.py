@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tests.contract_files import published
 from tests.pages import BLOCKS, ELSEWHERE, ROOT, Block, blocks, code, commands, inline
 from turnkeeper.json_schema import JsonSchema
 from turnkeeper.schemas import SENT
-from turnkeeper.testing import EffectLedger, rehearse
+from turnkeeper.testing import Applied, rehearse
 from turnkeeper.webhook import signed_headers
 
 PROGRAM = re.compile(r"\S*python \S*(starter|worker)\.py (.+)")
@@ -69,7 +70,8 @@ TOLD = sorted({span for span in inline() if re.match(r"(\S*python )?(make|starte
 @pytest.mark.parametrize("command", TOLD)
 def test_what_the_text_tells_to_type_exists(command: str) -> None:
     """Commands within a sentence: their options, targets and modules."""
-    program, _, rest = command.removeprefix(".venv/bin/").removeprefix("python ").partition(" ")
+    told = re.sub(r"^(REPO/)?(\.venv/bin/)?(python )?", "", command)
+    program, _, rest = told.partition(" ")
     if program == "make":
         assert re.search(rf"^{rest}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     elif program == "-m":
@@ -131,18 +133,22 @@ def run(block: str, **names: Any) -> dict[str, Any]:
     return found
 
 
-def test_the_refund_of_the_page_is_made_once(ledger: EffectLedger, monkeypatch: Any) -> None:
-    """The tool of docs/prove-your-tool.md, played by the script of its test. The killed worker is
-    for tests/testing/test_plugin.py."""
-    monkeypatch.setenv("EFFECTS_URL", ledger.url)
-    page = "docs/prove-your-tool.md"
-    agent = run(code(page, "python", "issue_refund(order"))["agent"]
-    asked: dict[str, Any] = {}
-    run(code(page, "python", "def test_refund"))["test_refund"](asked.update)
-    assert asked["agent"] == agent.name
-    played = rehearse(agent, asked["script"])
-    assert [c.outcome for c in played.calls] == ["ok"]
-    assert [row.name for row in ledger.effects()] == [asked["tool"]]
+def test_the_refund_of_the_page_is_made_once(tmp_path: Path, monkeypatch: Any) -> None:
+    """The tool of docs/tools.md, played twice under one key by the script of its test in
+    docs/prove-your-tool.md. The killed worker is for tests/testing/test_plugin.py."""
+    url = f"sqlite:///{tmp_path / 'refunds.db'}"
+    monkeypatch.setenv("REFUNDS_URL", url)
+    module = run(code("docs/tools.md", "python", "once_per_key(connection, ctx)"))
+    agent, asked = module["agent"], dict[str, Any]()
+    written = run(code("docs/prove-your-tool.md", "python", "def test_refund"))["test_refund"]
+    written(asked.update, tmp_path)
+    assert (asked["agent"], asked["environment"]) == (agent.name, {"REFUNDS_URL": url})
+    (first,), (again,) = (
+        rehearse(agent, asked["script"], request_key="q-17").calls for _ in range(2)
+    )
+    assert first.result == again.result == "Refunded 1250 cents of order o-7."
+    assert asked["effects"](tmp_path) == [Applied(asked["tool"], first.key)]
+    module["engine"].dispose()
 
 
 def test_a_notice_is_received(capsys: pytest.CaptureFixture[str]) -> None:

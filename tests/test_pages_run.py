@@ -161,7 +161,7 @@ class Desk:
 def write_agents(folder: Path) -> None:
     """The agents of the pages, and a few more, as one module; and what plays the model."""
     page = "docs/tools.md"
-    refunds, totals = (code(page, "python", x) for x in ("issue_refund(order", "output=Total"))
+    refunds, totals = (code(page, "python", x) for x in ("approval=is_large", "output=Total"))
     pickups = CARRIER + code("README.md", "python", "book_pickup")
     (folder / "page_refunds.py").write_text(refunds)
     (folder / "page_totals.py").write_text(totals)
@@ -231,8 +231,8 @@ async def desk(tmp_path_factory: pytest.TempPathFactory, histories: Archive) -> 
 
 TYPED = [c for c in commands() if "starter.py " in c and c not in ELSEWHERE]
 PRINTED = {
-    'run --agent weather "Will it rain in Paris?"': "Paris: sunny for 1 days\n",
-    'run --agent kettles "How many teapots are there?"': "In stock: 4.\n",
+    'run "Will it rain in Paris?" --agent weather': "Paris: sunny for 1 days\n",
+    'run "How many teapots are there?" --agent kettles': "In stock: 4.\n",
     'send ID "..." --wait': "Yes.\n",
     "show ID --html": ".html",
     "show ID --html -": "<!doctype html>",

@@ -6,6 +6,7 @@ import html
 import json
 import os
 import re
+import shlex
 import signal
 import stat
 import subprocess
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import starter as checkout
 from tests import forked
 from turnkeeper.client import AgentClient
 from turnkeeper.commands.place import exit_code
@@ -202,6 +204,23 @@ def test_wrong_usage_is_exit_2(arguments: list[str], told: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "state"),
+    [
+        (["dev"], str(ROOT / ".turnkeeper")),
+        (["--state", "here", "dev"], "here"),
+        (["dev", "--state", "here"], "here"),
+        (["--state", "there", "artifacts", "gc", "--state", "here"], "here"),
+    ],
+)
+def test_the_state_is_named_before_or_after_the_command(arguments: list[str], state: str) -> None:
+    """As the server is; what stands after the command counts."""
+    parser = checkout._parser()
+    assert str(parser.parse_args(arguments).state) == state
+    server = parser.parse_args([*arguments, "--address", "h:1", "--namespace", "n"])
+    assert (server.address, server.namespace, str(server.state)) == ("h:1", "n", state)
+
+
+@pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["--agents", "library"], "dev --agents library --script MODULE:NAME"),
@@ -376,6 +395,7 @@ def test_an_agent_that_nobody_serves_is_exit_2(dev: Dev) -> None:
     assert done.returncode == 2
     assert "reason: there is no agent 'finanse'" in done.stderr
     assert "Did you mean finance?" in done.stderr
+    assert " ".join(done.stderr.split()).count("there is no agent 'finanse'") == 1
 
 
 @pytest.mark.parametrize(
@@ -570,11 +590,16 @@ def test_a_terminal_without_utf_8_gets_all_it_can_show(dev: Dev) -> None:
 
 
 def test_a_second_dev_is_refused(dev: Dev) -> None:
-    """One stack for each state directory; the message names the process that serves it."""
-    done = dev.starter("dev")
+    """One stack for each state directory; the message names the process that serves it, and the
+    command that serves beside it."""
+    done = dev.starter("dev", "--agents", "examples.finance", "--no-reload")
     assert done.returncode == 1
-    assert "serves" in done.stderr
-    assert "Stop it there with Ctrl-C, or use --state DIR for a second one" in done.stderr
+    assert f"`dev` serves {dev.state} already (pid " in done.stderr
+    beside = re.search(r"Stop it there with Ctrl-C, or .* of its own: (.+)$", done.stderr)
+    assert beside is not None
+    typed = checkout._parser().parse_args(shlex.split(beside[1])[2:])
+    assert typed.state == ROOT / ".turnkeeper"
+    assert (typed.agents, typed.reload) == ("examples.finance", False)
 
 
 def test_the_demo_uses_the_stack_of_dev(dev: Dev) -> None:
@@ -650,7 +675,7 @@ def test_dev_serves_the_agents_of_the_folder_it_is_called_in(tmp_path: Path) -> 
     try:
         assert serving.stdout is not None
         told = "".join(iter(serving.stdout.readline, "Ctrl-C ends it all.\n"))
-        assert "--state state run '...' --agent library" in told, serving.stderr
+        assert f"--state {tmp_path / 'state'} run '...' --agent library" in told, serving.stderr
         ask = [*command, "run", "--agent", "library"]
         done = subprocess.run(
             [*ask, "A book"], env=environment(), capture_output=True, text=True, check=True

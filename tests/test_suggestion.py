@@ -53,7 +53,7 @@ def test_a_shell_and_the_parser_read_what_was_meant(suggested: Suggestion, tmp_p
         ["/bin/sh", "-c", f"printf '%s\\0' {told}"], capture_output=True, text=True, check=True
     )
     interpreter, program, *arguments = read.stdout.split("\0")[:-1]
-    assert (Path(interpreter).absolute(), program) == (Path(sys.executable), "starter.py")
+    assert [interpreter, program] == [sys.executable, str(starter.ROOT / "starter.py")]
     options = starter._parser().parse_args(arguments)
     assert (options.state, options.address) == (tmp_path / "the state's", "[::1]:7233")
     assert options.namespace == "the team's"
@@ -65,7 +65,8 @@ def test_a_worker_is_started_with_its_queue(tmp_path: Path) -> None:
     """On the server and with the state folder of the command that tells it."""
     told = shlex.split(place(tmp_path).write(serving("the queue", "finance")))
     options: argparse.Namespace = worker._parser().parse_args(told[2:])
-    assert (told[1], options.address, options.state) == ("worker.py", "[::1]:7233", tmp_path)
+    assert told[1] == str(starter.ROOT / "worker.py")
+    assert (options.address, options.state) == ("[::1]:7233", tmp_path)
     assert (options.task_queue, options.agents) == ("the queue", ["MODULE"])
 
 

@@ -54,7 +54,15 @@ class Approvals(BaseModel):
         return min((a.expires for a in self.waiting), default=None)
 
     def ask(
-        self, call: Call, asks: Asks, *, turn: int, effect: Effect, now: float, seconds: float
+        self,
+        call: Call,
+        asks: Asks,
+        *,
+        turn: int,
+        effect: Effect,
+        now: float,
+        seconds: float,
+        run_ends: float = 0,
     ) -> None:
         """A person has to allow the call: it waits."""
         call.status, call.awaits = "waiting", "approval"
@@ -72,6 +80,7 @@ class Approvals(BaseModel):
             why=asks.why,
             since=now,
             expires=now + seconds,
+            run_ends=run_ends,
         )
         settled = [a for a in self.asked if a.status != "waiting"]
         kept = settled[-(MAX_APPROVALS - 1) :]
@@ -79,6 +88,15 @@ class Approvals(BaseModel):
         self.asked = [
             a for a in self.asked if (a.status == "waiting" or a in kept) and a.id != asked.id
         ] + [asked]
+
+    def is_behind(self, run_ends: float) -> bool:
+        """Whether what waits tells another end of the run's time: it was raised meanwhile."""
+        return any(a.run_ends not in (0, run_ends) for a in self.waiting)
+
+    def catch_up(self, run_ends: float) -> None:
+        """What waits tells the end of the run's time as it is now."""
+        for asked in self.waiting:
+            asked.run_ends = run_ends
 
     def refusal(self, said: ApproveRequest | DenyRequest, now: float) -> str | None:
         """Why a decision cannot be taken; None if it can, or says again what was decided."""

@@ -439,6 +439,8 @@ class ApprovalAsked(_Inner):
     since: float = 0
     """Workflow time, seconds since 1970."""
     expires: float = 0
+    run_ends: float = 0
+    """When the run's time is over, decided or not; 0 of runs that did not tell."""
     escalated: bool = False
     """Whether nobody decided in time, and it waits once more."""
     status: Literal["waiting", "approved", "denied", "expired", "withdrawn"] = "waiting"
@@ -450,6 +452,16 @@ class ApprovalAsked(_Inner):
     refused: str = ""
     """Of the last decision that it did not accept: whose, and why."""
     reason: str = ""
+
+    @property
+    def until(self) -> float:
+        """When nobody can decide it any more: it has expired, or the run has ended."""
+        return min(self.expires, self.run_ends or self.expires)
+
+    @property
+    def until_why(self) -> str:
+        """Which of the two it is, in words."""
+        return "when it expires" if self.until == self.expires else "when the run's time is over"
 
 
 class Signature(_Inner):
@@ -568,6 +580,9 @@ class RunStatus(_Inner):
     calls: list[CallStatus] = Field(default_factory=list)
     usage: Usage = Field(default_factory=Usage)
     limits: Limits = Limits()
+    started: float = 0
+    """Of an open run: since when its `wall_seconds` count, in seconds since 1970; 0 if it is not
+    known."""
     context: ContextStatus | None = None
     outcome: str | None = None
     answer: str | None = None

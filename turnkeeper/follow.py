@@ -372,9 +372,10 @@ class _Narrator:
         failed = event.activity_task_failed_event_attributes
         timed_out = event.activity_task_timed_out_event_attributes
         begun = self._begun.pop(failed.scheduled_event_id or timed_out.scheduled_event_id, None)
-        if begun is None:
+        if begun is None or begun.name == LOAD_AGENT:
+            # Without its agent a run ends, for that reason.
             return []
-        phases = {GENERATE: "GENERATE", LOAD_AGENT: "START", FORK: "START"}
+        phases = {GENERATE: "GENERATE", FORK: "START"}
         phase = phases.get(begun.name, "RESUME" if begun.name.startswith("run.") else "EXECUTE")
         failure = failed.failure if failed.scheduled_event_id else timed_out.failure
         # Said first: a long reason is cut.

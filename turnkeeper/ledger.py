@@ -158,7 +158,7 @@ def once_per_key(
     if isinstance(connection, AsyncConnection):
         return _async_block(connection, ctx, wait, schema)
     raise LedgerMisused(
-        f"once_per_key takes a connection in a transaction, not {type(connection).__name__}: "
+        f"once_per_key takes a SQLAlchemy connection in a transaction, not {_kind(connection)}: "
         "`with engine.begin() as connection`, or of a session `session.connection()`"
     )
 
@@ -178,7 +178,7 @@ def create_ledger(bind: sa.Engine | sa.Connection, *, schema: str | None = None)
         return
     if not isinstance(bind, sa.Connection):
         raise LedgerMisused(
-            f"create_ledger takes an engine or a connection, not {type(bind).__name__}; "
+            f"create_ledger takes a SQLAlchemy engine or connection, not {_kind(bind)}; "
             "with asyncio: `await connection.run_sync(create_ledger)`"
         )
     _dialect(bind)
@@ -362,6 +362,12 @@ def _claimed(
 ) -> tuple[_Record, Effect]:
     record = _Record(connection, ctx, wait, schema)
     return record, record.claim()
+
+
+def _kind(value: object) -> str:
+    """Its type with the package: many have a `Connection`."""
+    kind = type(value)
+    return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
 
 
 def _undo(savepoint: sa.NestedTransaction) -> None:

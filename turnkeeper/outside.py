@@ -123,6 +123,8 @@ _WHAT = {
     SWITCHED_ON: "its agent or tenant to be allowed to go on",
     VERIFY: "who has decided about a call",
 }
+_UNKNOWN_AGENT = "unknown_agent"
+"""The failure of a worker that has not got the run's agent."""
 
 
 def activity_words(pending: PendingActivityInfo) -> str:
@@ -136,6 +138,9 @@ def activity_words(pending: PendingActivityInfo) -> str:
 
 def pending_line(pending: PendingActivityInfo) -> str:
     """What the run waits for: `a reply (attempt 7; last: connection refused)`."""
+    if pending.last_failure.application_failure_info.type == _UNKNOWN_AGENT:
+        # What there is instead is the reason with which the run ends, if no such worker comes.
+        return f"a worker that serves the agent (attempt {pending.attempt})"
     what = activity_words(pending)
     if told := attempt_words(pending):
         return f"{what} ({told})"

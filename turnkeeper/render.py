@@ -208,7 +208,7 @@ def _approvals(state: RunState, workflow_id: str) -> list[str]:
     for asked in state.approvals.waiting[:_CARD_CALLS]:
         late = ", nobody decided in time" if asked.escalated else ""
         late += f", not accepted: {_md(escaped(asked.refused))}" if asked.refused else ""
-        until = clock(asked.expires) + late
+        until = f"{clock(asked.until)}, {asked.until_why}{late}"
         allow, deny = (
             _code(f"starter.py {deciding(workflow_id, asked.id, allow=word)}", 400)
             for word in (True, False)

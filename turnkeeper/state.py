@@ -497,7 +497,8 @@ class RunState(BaseModel):
     @property
     def has_news(self) -> bool:
         """Whether somebody has said what the loop has not looked at yet."""
-        return bool(self.resolutions or self.approvals.news or self.inbox.answers)
+        said = self.resolutions or self.approvals.news or self.inbox.answers
+        return bool(said or self.approvals.is_behind(self.deadline))
 
     def refuses(self, said: ApproveRequest | DenyRequest, now: float) -> str | None:
         """Why a decision about a call cannot be taken; None if it can."""

@@ -63,6 +63,7 @@ class AsksPeople:
                 effect=tool.effect,
                 now=workflow.time(),
                 seconds=state.pinned.approvals.expires,
+                run_ends=state.deadline,
             )
             cockpit.publish_approvals(state)
             self._note_asked(call)
@@ -81,6 +82,8 @@ class AsksPeople:
             for decision in [d for d in state.approvals.news if not d.verified]:
                 decision.checking = True
                 self._begin(self._verify(decision))
+        later = state.approvals.is_behind(state.deadline)
+        state.approvals.catch_up(state.deadline)
         changed = state.approvals.apply(state.calls)
         if self._has_expired():
             policy, changed = state.pinned.approvals, True
@@ -91,7 +94,8 @@ class AsksPeople:
             for call in state.waiting("approval"):
                 if any(a.id == call.approval for a in late):
                     self._note_asked(call)
-        if changed:
+        # Asked for last: it leaves an event in the history.
+        if changed or (later and workflow.patched("approvals-tell-the-runs-end")):
             cockpit.publish_approvals(state)
 
     async def _verify(self, decision: Decision) -> None:

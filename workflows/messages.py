@@ -191,6 +191,7 @@ class Messages(_Run):
             ],
             usage=state.usage,
             limits=state.limits,
+            started=state.started,
             context=self._context(),
             outcome=state.outcome,
             answer=self._answer(),

@@ -64,9 +64,9 @@ async def test_what_waits_is_listed_and_decided(
     """Over all runs, with all that a decision needs, and the commands for it, ready to paste."""
     async with open_rig(client, tmp_path, SCRIPT, tools=[pay]) as r:
         run = await r.start(metadata={"tenant": "acme", "principal": "eve"})
-        # What expires first is listed first: whichever attempt was quicker to ask.
-        first, second = sorted(await asked(run, 2), key=lambda a: (a.expires, a.call_id))
-        allowed_to = "ann" if "ann" in first.arguments else "bob"
+        # Both wait until the run's time is over.
+        first, second = await asked(run, 2)
+        allowed_to = "ann"
         mine = ("approvals", "--where", f"WorkflowId = '{run.id}'")
 
         async def listed() -> Any:
@@ -84,7 +84,10 @@ async def test_what_waits_is_listed_and_decided(
         assert "asked because 300 is a lot; agent tester, turn 1" in done.stdout
         # Minutes of the last hour: what is left is not rounded down to hours.
         left = r"in 23 h \d+ min"
-        until_then = f"    until {clock(first.expires)}, {left}; tenant acme, on behalf of eve"
+        until_then = (
+            f"    until {clock(first.until)}, {left}, when the run's time is over; "
+            "tenant acme, on behalf of eve"
+        )
         assert re.search(f"^{until_then}$", done.stdout, re.MULTILINE)
         assert re.search(f"^{first.id} .* {left}  ", done.stdout, re.MULTILINE)
         assert max(map(len, done.stdout.splitlines())) <= 100
@@ -134,7 +137,8 @@ async def test_what_cannot_be_decided_is_refused(rig: RigFactory, shell: Shell) 
         why = await shell.starter("why", run.id)
         assert f"it waits for a person to allow pay (approval {second.id})" in why.stdout
         shown = await shell.starter("show", run.id)
-        assert f"          until {clock(second.expires)}, in " in shown.stdout
+        assert f"          until {clock(second.until)}, in " in shown.stdout
+        assert re.search(r"^limits    turns 1 of \d+ · time .+ of 1 d$", shown.stdout, re.MULTILINE)
         lines = why.stdout.splitlines()
         assert {
             "agent     tester; tenant acme",
@@ -142,7 +146,7 @@ async def test_what_cannot_be_decided_is_refused(rig: RigFactory, shell: Shell) 
             f"asked     pay {second.arguments}",
             "asked     because 300 is a lot; effect idempotent, turn 1",
         } <= set(lines)
-        assert f"asked     until {clock(second.expires)}, in " in why.stdout
+        assert f"asked     until {clock(second.until)}, in " in why.stdout
         assert f"deny {run.id} {second.id} --reason" in why.stderr
         await run.stop()
         await run.result(check=False, timeout=60)

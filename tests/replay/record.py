@@ -77,6 +77,12 @@ def write(n: int) -> str:
     return f"wrote {n}"
 
 
+@tool(effect="idempotent", approval="always")
+async def pay(n: int) -> str:
+    """Pay."""
+    return f"paid {n}"
+
+
 @tool(effect="idempotent", retries=2)
 def flaky(ctx: ToolContext) -> str:
     """Work at the third attempt."""
@@ -274,6 +280,19 @@ async def _asked(r: Rig) -> Any:
     return await run.result(check=False)
 
 
+async def _allowed_later(r: Rig) -> Any:
+    """The run's time is raised while a person is waited for."""
+    run = await r.start()
+
+    async def asks() -> Any:
+        return [a.id for a in (await run.status()).approvals if a.status == "waiting"]
+
+    (approval,) = await until(asks)
+    await run.raise_limits({"wall_seconds": 7_200}, actor="ann")
+    await run.approve(approval, actor="ann")
+    return await run.result(check=False)
+
+
 async def _switched_off(r: Rig) -> Any:
     await r.switch_off("agent", "tester", "too dear", "ann")
     run = await r.start()
@@ -379,6 +398,7 @@ COUNTS = {"settings": {"heartbeat_seconds": 1, "keeps_switches": True}}
 COUNT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 BRIEF = Limits(idle_seconds=1)
 HISTORY = HistoryPolicy(events=50, bytes=20_000)
+PAYS: Mapping[str, Any] = {"tools": [pay], "limits": Limits(wall_seconds=3_600)}
 SMALL: Mapping[str, Any] = {
     "tools": [read_page],
     "model": ModelSpec(name="claude-sonnet-5-5", window=4_000, max_output_tokens=500),
@@ -531,6 +551,9 @@ SCENARIOS: dict[str, Scenario] = {
         drive=_asked,
         agent={"tools": [ask_person, sleep]},
     ),
+    # Recorded before a run told, while it waits for a person, that its time was raised.
+    "allowed": Scenario([call("pay", {"n": 1}), _results], drive=_allowed_later, agent=PAYS),
+    "allowed-told": Scenario([call("pay", {"n": 1}), _results], drive=_allowed_later, agent=PAYS),
     "switched-off": Scenario([text("Hello.")], drive=_switched_off),
     "switched-off-told": Scenario([text("Hello.")], drive=_switched_off),
     "day-limit": Scenario([text("Hello.")], drive=_day_limit, agent=COUNTS),

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.testing.test_checker import arrival
 from turnkeeper.contract import ExecuteInput, ExecuteOutput
 from turnkeeper.entries import admit
 from turnkeeper.spec import Effect
 from turnkeeper.testing import findings
-from turnkeeper.testing.checker import Observed
+from turnkeeper.testing.checker import NEVER_APPLIED, Observed, Violation
 from turnkeeper.testing.crash_points import UnknownPoint
 from turnkeeper.testing.crash_rig import Case
 from turnkeeper.testing.moments import Moment, chosen, way_to
@@ -127,6 +128,15 @@ def test_a_run_that_could_show_nothing_is_no_measure(
     assert problem in findings.useless(ran(folder, calls, *passed), "refund", [REFUND])
     measure = ran(folder, [call("refund", "once")], "tool.done")
     assert findings.useless(measure, "refund", [REFUND]) == ""
+
+
+def test_that_no_effect_was_seen_at_all_is_told(folder: Path) -> None:
+    """An author's `effects` may look at another database; one that has rows does not."""
+    case = ran(folder, [call("refund", "idempotent")], "tool.done")
+    broken = [Violation("I1", "run", "key-of-refund", f"refund {NEVER_APPLIED}, and")]
+    assert "hint      no effect of any tool was seen" in findings.report(case, broken, "refund")
+    case.seen.arrivals = [arrival(1, "mail")]
+    assert "hint" not in findings.report(case, broken, "refund")
 
 
 def test_an_idempotent_tool_says_again_what_it_said(folder: Path) -> None:

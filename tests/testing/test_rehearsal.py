@@ -70,9 +70,15 @@ def broken() -> str:
     raise ZeroDivisionError("a bug")
 
 
+@tool(effect="read")
+def tell_run(ctx: ToolContext) -> str:
+    """Tell the run's id."""
+    return ctx.workflow_id
+
+
 def agent(**options: Any) -> Agent:
     """An agent with all the tools."""
-    tools = [forecast, refund, flaky, halt, broken, ask_person]
+    tools = [forecast, refund, flaky, halt, broken, ask_person, tell_run]
     return Agent(name="a", model="m", instructions="Do.", tools=tools, **options)
 
 
@@ -113,6 +119,24 @@ def test_what_goes_wrong_is_told_to_the_model(reply: Reply, told: str) -> None:
 def test_a_tool_that_asks_for_another_attempt_has_it_at_once() -> None:
     """With the number of the attempt, and without a wait."""
     assert rehearse(agent(), [call("flaky", {"succeeds_at": 3}), last]).answer == "attempt 3"
+
+
+def test_each_rehearsal_has_keys_of_its_own_unless_it_is_a_repeat() -> None:
+    """A tool that does a thing once per key does it in every rehearsal; a `request_key` plays a run
+    that is started again, whose keys are those of an `id`."""
+
+    def key_and_run(**options: Any) -> tuple[str, str]:
+        (made,) = rehearse(agent(), [call("tell_run"), last], **options).calls
+        return made.key, made.result
+
+    first, second = key_and_run(), key_and_run()
+    assert first[0] != second[0]
+    assert first[1] != second[1]
+    again = {"request_key": "q-17"}
+    assert key_and_run(**again) == key_and_run(**again)
+    assert key_and_run(**again, id="a-1")[0] != key_and_run(**again, id="a-2")[0]
+    assert key_and_run(id="a-1")[0] != key_and_run(id="a-1")[0]
+    assert key_and_run(id="a-1")[1] == "a-1"
 
 
 def test_a_person_allows_or_denies_what_the_tool_asks_for() -> None:
@@ -190,24 +214,48 @@ def test_what_only_a_run_has_is_named(script: list[Reply], told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "module", "test"),
+    ("test", "module", "source"),
     [
-        ("README.md", 'agent = Agent(\n    name="weather"', "def test_the_forecast"),
-        ("docs/own-repository.md", "", "def test_the_stock"),
+        (("README.md", "def test_the_forecast"), "weather", ("README.md", 'name="weather"')),
+        (("docs/own-repository.md", "def test_the_stock"), "kettles", None),
+        (
+            ("docs/own-repository.md", "def test_a_large_refund"),
+            "refunds",
+            ("docs/tools.md", "approval=is_large"),
+        ),
     ],
 )
 def test_the_tests_on_the_pages_pass(
-    page: str, module: str, test: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    test: tuple[str, str],
+    module: str,
+    source: tuple[str, str] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As they stand there, with the agent of that page, or the one that `starter.py new` writes."""
-    if module:
-        (tmp_path / "weather.py").write_text(code(page, "python", module))
+    """As they stand there, with an agent of a page; or as `starter.py new` writes them both."""
+    page, words = test
+    shown = code(page, "python", words)
+    if source is not None:
+        (tmp_path / f"{module}.py").write_text(code(source[0], "python", source[1]))
     else:
-        assert starter.main(["new", "kettles", "--folder", str(tmp_path)]) == 0
+        assert starter.main(["new", module, "--folder", str(tmp_path)]) == 0
+        written = (tmp_path / f"test_{module}.py").read_text()
+        assert shown[shown.index(words) :] in written
     monkeypatch.syspath_prepend(tmp_path)
     found: dict[str, Any] = {}
-    exec(code(page, "python", test), found)  # noqa: S102 - our own page
-    (written,) = [made for name, made in found.items() if name.startswith("test_")]
-    written()
-    for name in ("weather", "kettles"):
+    exec(shown, found)  # noqa: S102 - our own page
+    (run,) = [made for name, made in found.items() if name.startswith("test_")]
+    run()
+    for name in (module, f"{module}_script"):
         sys.modules.pop(name, None)
+
+
+def test_the_script_of_the_readme_plays_the_model() -> None:
+    """What is saved as `weather_script.py`: the test's first line, and that of the script."""
+    first, *lines = code("README.md", "python", "def test_the_forecast").splitlines()
+    (script,) = [line.strip() for line in lines if line.strip().startswith("script =")]
+    found: dict[str, Any] = {}
+    for module in (f"{first}\n{script}", code("README.md", "python", 'name="weather"')):
+        exec(module, found)  # noqa: S102 - our own page
+    played = rehearse(found["agent"], found["script"], "Will it rain in Paris?")
+    assert played.answer == "Paris: sunny for 1 days"

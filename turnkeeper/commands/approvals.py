@@ -22,13 +22,13 @@ _CELL = 300
 
 
 async def approvals(place: Place, options: argparse.Namespace) -> int:
-    """List the calls that wait, over all runs, what expires first at the top."""
+    """List the calls that wait, over all runs, the most urgent at the top."""
     async with place.client(to_read=True) as client:
         try:
             found = [a async for a in client.approvals(query_of(options), limit=options.count)]
         except ValueError as error:
             raise Complaint(str(error), USAGE) from error
-    found.sort(key=lambda a: (a.asked.expires, a.asked.turn, a.asked.call_id))
+    found.sort(key=lambda a: (a.asked.until, a.asked.turn, a.asked.call_id))
     if options.json:
         say_json({"approvals": [_as_json(a) for a in found]})
     elif not found:
@@ -96,7 +96,7 @@ def _print(found: list[PendingApproval]) -> None:
 
 def _row(pending: PendingApproval) -> tuple[str, ...]:
     asked, now = pending.asked, time.time()
-    left = asked.expires - now
+    left = asked.until - now
     return (
         one_line(asked.id, 64),
         one_line(asked.tool, 64),
@@ -129,10 +129,11 @@ def asked_lines(asked: ApprovalAsked) -> list[str]:
 
 
 def until_words(asked: ApprovalAsked) -> str:
-    """Until when it can be decided; whether that is the second time."""
+    """Until when it can be decided, and why then; whether that is the second time."""
     late = ", nobody decided in time before" if asked.escalated else ""
-    left = asked.expires - time.time()
-    return f"until {clock(asked.expires)}, {f'in {two_units(left)}' if left > 0 else 'now'}{late}"
+    left = asked.until - time.time()
+    then = f"in {two_units(left)}" if left > 0 else "now"
+    return f"until {clock(asked.until)}, {then}, {asked.until_why}{late}"
 
 
 def whose_words(origin: Origin) -> str:

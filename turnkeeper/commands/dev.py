@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnkeeper.commands.place import FAILED, USAGE, Complaint, Place
+from turnkeeper.commands.place import FAILED, USAGE, Complaint, Option, Place
 from turnkeeper.commands.terminal import say, tell
 from turnkeeper.suggestion import Suggestion
 
@@ -37,6 +38,7 @@ def dev(place: Place, options: argparse.Namespace) -> int:
             USAGE,
         )
     serving = _served(place, options)
+    _refuse_second(place, options)
     stopping = threading.Event()
     started: list[Stack] = []
 
@@ -101,6 +103,26 @@ def refuse_address(place: Place) -> None:
             f"own; {place.write(_WORKER)} serves agents on another",
             USAGE,
         )
+
+
+def _refuse_second(place: Place, options: argparse.Namespace) -> None:
+    """One stack for each state folder: another one has a folder of its own."""
+    from turnkeeper.testing.stack import living_dev
+
+    if (there := living_dev(place.state)) is None:
+        return
+    own = Path.cwd() / ".turnkeeper"
+    if own == place.state:
+        own = own.with_name(f"{own.name}-2")
+    named = {"--agents": options.agents, "--script": options.script}
+    given: list[Option] = [(name, value) for name, value in named.items() if value]
+    given += ["--no-worker"] if options.no_worker else []
+    given += [] if options.reload else ["--no-reload"]
+    beside = dataclasses.replace(place, state=own).command("dev", options=given)
+    raise Complaint(
+        f"`dev` serves {place.state} already (pid {there.pid}). Stop it there with Ctrl-C, or "
+        f"serve beside it, with a state of its own: {beside}"
+    )
 
 
 def _served(place: Place, options: argparse.Namespace) -> DemoAgent:

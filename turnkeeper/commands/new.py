@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import importlib.util
 import keyword
 import re
@@ -44,7 +43,7 @@ agent = Agent(
     model="claude-sonnet-5-5",
     instructions="You answer questions about what is in stock. Look everything up.",
     tools=[in_stock],
-    limits=Limits(turns=10, wall_seconds=300),
+    limits=Limits(turns=10),
 )
 '''
 _SCRIPT = '''"""What plays the model where there is no ANTHROPIC_API_KEY: a reply for each turn."""
@@ -138,12 +137,11 @@ def _is_taken(name: str) -> bool:
 
 
 def _print_next(place: Place, name: str, folder: Path) -> None:
-    there = dataclasses.replace(place, folder=folder)
     script = ("--script", f"{name}_script:script")
     say("Test it, then serve it (with ANTHROPIC_API_KEY set, the real model answers):")
     if folder.resolve() != Path.cwd().resolve():
         say(f"  cd {shlex.quote(str(folder))}")
-    say(f"  {there.python} -m pytest test_{name}.py")
-    say(f"  {there.command('dev', options=[('--agents', name), script])}")
+    say(f"  {place.python} -m pytest test_{name}.py")
+    say(f"  {place.command('dev', options=[('--agents', name), script])}")
     say("Ask it from another terminal:")
-    say(f"  {there.command('run', _QUESTION, options=[('--agent', name)])}")
+    say(f"  {place.command('run', _QUESTION, options=[('--agent', name)])}")

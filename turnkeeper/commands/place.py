@@ -44,8 +44,7 @@ def exit_code(outcome: str) -> int:
 class Place:
     """`root` is the checkout, `state` the folder of the embedded server and its data.
 
-    `address`, `namespace` and `task_queue` are those given on the command line, if any; `folder` is
-    where the commands that it writes are typed, if not here.
+    `address`, `namespace` and `task_queue` are those given on the command line, if any.
     """
 
     root: Path
@@ -53,7 +52,6 @@ class Place:
     address: str | None = None
     namespace: str | None = None
     task_queue: str | None = None
-    folder: Path | None = None
 
     def again(self, verb: str, *names: str, options: Sequence[Option] = ()) -> str:
         """As `write`, of a command of `starter.py`; names and options as in `Suggestion`."""
@@ -65,21 +63,22 @@ class Place:
         return here.again(verb, *names, options=options)
 
     def write(self, suggested: Suggestion) -> str:
-        """A command for people to paste here, whole; it goes to the server that was named."""
+        """A command for people to paste, whole and in any folder; it goes to the server that was
+        named."""
         own = self.state == self.root / ".turnkeeper"
         named = {
-            "--state": None if own else self._short(self.state),
+            "--state": None if own else str(self.state),
             "--address": self.address,
             "--namespace": self.namespace,
         }
         place = [f"{name} {shlex.quote(value)}" for name, value in named.items() if value]
-        program = shlex.quote(self._short(self.root / suggested.program))
+        program = shlex.quote(str(self.root / suggested.program))
         return " ".join([self.python, program, *place, str(suggested)])
 
     @property
     def python(self) -> str:
         """The Python that runs, for a shell: another one may lack what this one has."""
-        return shlex.quote(self._short(Path(sys.executable)))
+        return shlex.quote(str(Path(sys.executable).absolute()))
 
     @property
     def on_queue(self) -> list[Option]:
@@ -116,11 +115,6 @@ class Place:
 
     def _store_url(self, url: str | None) -> str:
         return url or os.environ.get("TURNKEEPER_ARTIFACTS") or str(self.state / "artifacts")
-
-    def _short(self, path: Path) -> str:
-        """`path` from where it is typed, if that is not the longer way."""
-        relative = os.path.relpath(path, self.folder)
-        return str(path) if relative.startswith("..") else relative
 
     @contextlib.asynccontextmanager
     async def client(self, *, to_read: bool = False) -> AsyncIterator[AgentClient]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -149,11 +150,18 @@ def _limits(status: RunStatus, ended: RunResult | None) -> str:
 
     limits = status.limits
     used = [f"turns {status.turn:,} of {limits.turns:,}"]
-    if ended is not None:
-        used.append(f"time {span(ended.seconds)} of {span(limits.wall_seconds)}")
+    if (seconds := _seconds(status, ended)) is not None:
+        used.append(f"time {span(seconds)} of {span(limits.wall_seconds)}")
     if limits.tokens is not None:
         used.append(f"tokens {status.usage.total:,} of {limits.tokens:,}")
     return " · ".join(used)
+
+
+def _seconds(status: RunStatus, ended: RunResult | None) -> float | None:
+    """How long it took, or has been open; None where that is not known."""
+    if ended is not None:
+        return ended.seconds
+    return max(time.time() - status.started, 0) if status.started else None
 
 
 def _used(status: RunStatus) -> str:

@@ -214,8 +214,8 @@ class Conversation:
             if since is not None:
                 waited = max((told.decided - since).total_seconds(), 0)
                 parts.append(f"after {span(waited)}")
-        elif asked.status == "waiting" and (until := _moment(asked.expires)) is not None:
-            parts.append(f"until {clock_of(until, self._day)}")
+        elif asked.status == "waiting" and (until := _moment(asked.until)) is not None:
+            parts.append(f"until {clock_of(until, self._day)}, {asked.until_why}")
         reason = f": {one_line(asked.reason, _LINE)}" if asked.reason else ""
         line = " ".join(filter(None, parts)) + reason
         return tag("p", tag("b", "Approval "), line, class_="person")

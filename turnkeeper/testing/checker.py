@@ -31,12 +31,15 @@ from turnkeeper.testing.effects import Arrival
 from turnkeeper.testing.provider import Record
 from turnkeeper.testing.recorded import RecordedCall, RecordedRun
 
-__all__ = ["SETTLED_SECONDS", "UNKNOWN", "Observed", "Violation", "check"]
+__all__ = ["NEVER_APPLIED", "SETTLED_SECONDS", "UNKNOWN", "Observed", "Violation", "check"]
 
 SETTLED_SECONDS: Final = 2.0
 """After a run's end, until nothing of it may be left."""
 UNKNOWN: Final = "may or may not have taken effect"
 """Words of every result whose outcome is unknown."""
+
+NEVER_APPLIED: Final = "was never applied"
+"""Words of an effect that a result tells of and no ledger has seen."""
 
 _APPLIED_ONCE: Final = ("idempotent", "reconcilable")
 _SURE_THAT_NOTHING_HAPPENED: Final = (NOTHING_HAPPENED, NOT_HERE, SWITCHED_OFF)
@@ -112,7 +115,7 @@ def _applied_once(seen: Observed) -> Problems:
         if times > 1:
             yield key, f"{name} was applied {times} times"
         elif times == 0 and _is_ok(call) and name not in seen.unwitnessed:
-            yield key, f"{name} was never applied, and its result says that it was"
+            yield key, f"{name} {NEVER_APPLIED}, and its result says that it was"
         elif times and call.failure in _SURE_THAT_NOTHING_HAPPENED:
             yield key, f"{name} was applied, and its failure says that nothing happened"
     yield from _one_call_each(seen, rows)

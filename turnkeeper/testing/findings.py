@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from turnkeeper.testing.checker import Violation
+from turnkeeper.testing.checker import NEVER_APPLIED, Violation
 from turnkeeper.testing.crash_points import POINTS
 from turnkeeper.testing.crash_rig import Case
 from turnkeeper.testing.effects import Arrival
@@ -26,6 +26,10 @@ _PROMISES: Final = {
 }
 _COMPARED: Final = "without faults"
 """The checker's words where something differs from the run without kills."""
+_UNSEEN: Final = (
+    "no effect of any tool was seen: `effects`, if it was given, has returned no rows, and nothing",
+    "was posted to EFFECTS_URL. Does `effects` read the database that the workers' tools write to?",
+)
 
 
 def useless(control: Case, tool: str, chosen: Sequence[Moment]) -> str:
@@ -79,6 +83,8 @@ def report(case: Case, violations: Sequence[Violation], tool: str) -> str:
     told += _column("seen", (f"{v.invariant}: {v.text}" for v in violations))
     told += _column("", _effects(case))
     told += _column("logs", _where(case))
+    if not case.seen.arrivals and any(NEVER_APPLIED in v.text for v in violations):
+        told += _column("hint", _UNSEEN)
     if any(_COMPARED in v.text for v in violations):
         told += _column("hint", ["compare=False where results differ from run to run anyway"])
     return "\n".join(told)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,6 +100,8 @@ def rehearse(
     *,
     allow: Allow | None = None,
     metadata: Mapping[str, str] | None = None,
+    request_key: str | None = None,
+    id: str | None = None,  # noqa: A002 - as in `AgentClient.start`
 ) -> Rehearsal:
     """Play `agent` against a model that plays `script`.
 
@@ -106,17 +109,27 @@ def rehearse(
     the model would read that the tool failed, in a test the traceback says more. It runs an event
     loop of its own; in a coroutine, `await asyncio.to_thread(rehearse, ...)`.
 
+    Each call is a run of its own, and so are the idempotency keys of its tools. With a
+    `request_key` they are those of any other call with the same `request_key` and `id`, as of a run
+    that is started again.
+
     Args:
         agent: what is rehearsed.
         script: what the model replies, as for `ScriptedProvider`.
         prompt: the task.
         allow: what a person says to calls that need one to allow them.
         metadata: of the start request, for tools.
+        request_key: names the piece of work, to play a repeat of it.
+        id: what tools see as the run's id; random, unless there is a `request_key`.
 
     Raises:
         NeedsRun: a call or reply that only a run can serve, or `allow` is needed and not given.
     """
-    return asyncio.run(_Play(agent, script, prompt, allow, metadata or {}).play())
+    request = RunRequest(
+        agent=agent.name, prompt=prompt, metadata=dict(metadata or {}), request_key=request_key
+    )
+    run = id or ("rehearsal" if request_key else f"rehearsal-{uuid.uuid4().hex}")
+    return asyncio.run(_Play(agent, script, request, allow, run).play())
 
 
 class _Play:
@@ -124,22 +137,23 @@ class _Play:
         self,
         agent: Agent,
         script: Script,
-        prompt: str,
+        request: RunRequest,
         allow: Allow | None,
-        metadata: Mapping[str, str],
+        run: str,
     ) -> None:
         self._agent = agent
         self._script = script
         self._allow = allow
+        self._run_id = run
         self._said: list[Entry] = []
         self._bound: dict[int, tuple[dict[str, Any], ToolContext]] = {}
         self._asked: dict[int, str] = {}
         self._state = RunState(
-            request=RunRequest(agent=agent.name, prompt=prompt, metadata=dict(metadata)),
-            key_base=key_base("rehearsal", "1"),
+            request=request,
+            key_base=key_base(run, request.request_key or uuid.uuid4().hex),
             started=0,
             spec=agent.spec(),
-            pending=[message(prompt)],
+            pending=[message(request.prompt)],
         )
         self._rehearsal = Rehearsal()
 
@@ -250,7 +264,7 @@ class _Play:
             agent=self._agent.name,
             turn=state.turn,
             call_id=call.call_id,
-            workflow_id="rehearsal",
+            workflow_id=self._run_id,
             metadata=state.request.metadata,
         )
         try:

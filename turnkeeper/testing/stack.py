@@ -358,7 +358,7 @@ def claim(state_dir: Path, announce: Callable[[str], None]) -> Iterator[None]:
                 if dev := living_dev(state_dir):
                     raise StackError(
                         f"`dev` serves {state_dir} already (pid {dev.pid}). Stop it there with "
-                        "Ctrl-C, or use --state DIR for a second one"
+                        "Ctrl-C, or use another folder: --state DIR"
                     ) from None
                 if time.monotonic() > deadline:
                     raise StackError(f"another process serves {state_dir}, and goes on") from None
