@@ -18,13 +18,15 @@ from turnkeeper.contract import (
     Epoch,
     GenerateInput,
     GenerateOutput,
+    RunRequest,
     ShortenInput,
     ShortenOutput,
 )
 from turnkeeper.converter import data_converter
 from turnkeeper.entries import Entry, Position, admit, message
 from turnkeeper.errors import StateLost
-from turnkeeper.history import HistoryReader
+from turnkeeper.history import HistoryReader, Transcript
+from turnkeeper.state import RunState
 
 ASKED = message("question")
 ANSWERED = admit("reply", {"role": "assistant", "content": []}, dialect="anthropic-messages")
@@ -88,6 +90,23 @@ def shortening(base: Position, opening: Position) -> tuple[str, BaseModel, BaseM
     asked = ShortenInput(turn=1, spec_digest="", base=base, room=1)
     epoch = Epoch(number=1, artifact="", opening=opening, said=ENDED)
     return SHORTEN, asked, ShortenOutput(epoch=epoch)
+
+
+@pytest.mark.parametrize(
+    ("start", "tenant"),
+    [
+        ({"metadata": {"tenant": "acme"}}, "acme"),
+        ({"metadata": {"tenant": 7}}, None),
+        ({"metadata": "acme"}, None),
+        ("acme", None),
+    ],
+)
+def test_whose_a_run_is(start: Any, tenant: str | None) -> None:
+    """As its start says, which may be anything, or the state that a continued run began with."""
+    assert Transcript(entries=[], start=start).tenant == tenant
+    request = RunRequest(agent="a", prompt="x", metadata={"tenant": "acme"})
+    state = RunState(request=request, key_base="k", started=0)
+    assert Transcript(entries=[], state=state, start=start).tenant == "acme"
 
 
 BEGINS = generation(Position(), [ASKED], ANSWERED)

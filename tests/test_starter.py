@@ -121,7 +121,8 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
 @pytest.fixture(scope="module")
 def answered(dev: Dev) -> subprocess.CompletedProcess[str]:
     """The run `answered`, to its end."""
-    return dev.starter("run", QUESTION, "--agent", "finance", "--id", "answered")
+    whose = ("--metadata", "tenant=acme")
+    return dev.starter("run", QUESTION, "--agent", "finance", "--id", "answered", *whose)
 
 
 @dataclass(frozen=True)
@@ -481,6 +482,7 @@ def test_a_run_is_shown_for_people_and_for_programs(dev: Dev) -> None:
     shown = dev.starter("show", "answered")
     assert shown.returncode == 0
     assert "run       answered" in shown.stdout
+    assert "tenant    acme\n" in shown.stdout
     assert "outcome   completed · 2 turns" in shown.stdout
     assert re.search(r"^limits    turns 2 of \d+ · time .* of .*$", shown.stdout, re.MULTILINE)
     assert QUESTION in shown.stdout

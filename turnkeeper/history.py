@@ -105,6 +105,15 @@ class Transcript:
     """By number, from 2: entries that were said before it began. Those of earlier executions are
     not known, but for the last one."""
 
+    @property
+    def tenant(self) -> str | None:
+        """For whom it runs, if the caller has said so and the beginning was read."""
+        if self.state is not None:
+            return self.state.tenant
+        metadata = self.start.get("metadata") if isinstance(self.start, dict) else None
+        tenant = metadata.get("tenant") if isinstance(metadata, dict) else None
+        return tenant if isinstance(tenant, str) else None
+
 
 class HistoryReader:
     """Reads one execution (workflow id and run id)."""

@@ -12,7 +12,12 @@ import os
 import sys
 from typing import Any
 
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+)
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
@@ -37,9 +42,14 @@ async def start(client: Client, run: str, request: dict[str, Any]) -> Run:
 
 
 async def tell(run: Run, update: str, body: dict[str, Any]) -> bool:
-    """Whether the run has taken it; False if it has ended."""
+    """Whether the run has taken it, now or before; False if it has ended."""
     try:
         await run.execute_update(update, body)
+    except WorkflowUpdateFailedError as error:
+        refusal = error.cause.type if isinstance(error.cause, ApplicationError) else None
+        if refusal not in ("duplicate_message", "run_ended"):
+            raise
+        return refusal == "duplicate_message"
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             return False

@@ -26,13 +26,21 @@ start() { # run, request
     echo "$1: was started before"
 }
 
-# Whether the run has taken it; not if it has ended, or refuses it.
+# Whether the run has taken it, now or before; not if it has ended. Another error ends the program.
 tell() { # run, update, body
-    temporal workflow update execute --workflow-id "$1" --name "$2" --input "$3" >/dev/null
+    told=$(temporal workflow update execute --workflow-id "$1" --name "$2" --input "$3" 2>&1) && return
+    case $told in
+    *"type: duplicate_message"*) return 0 ;;
+    *"type: run_ended"* | *"execution already completed"*) return 1 ;;
+    esac
+    echo "$told" >&2
+    exit 1
 }
 
 status() { # run
-    temporal workflow query --workflow-id "$1" --name status --output json | jq '.queryResult[0]'
+    # Not in a pipe: there a query that failed would be an empty answer.
+    found=$(temporal workflow query --workflow-id "$1" --name status --output json) || return
+    read_json "$found" '.queryResult[0]'
 }
 
 # Allow what waits for a person, until the run has ended.
@@ -56,7 +64,7 @@ converse() { # run
         sleep 0.5
     done
     echo "$1: answer: $(read_json "$now" .answer)"
-    tell "$1" stop '{"reason": "that was all", "actor": "ann"}'
+    tell "$1" stop '{"reason": "that was all", "actor": "ann"}' || true
 }
 
 # Wait for the end of a run, and print how it ended.
@@ -65,9 +73,14 @@ report() { # run
         echo "$1: $(read_json "$ended" '.result | "\(.outcome): \(.answer)"')"
         return
     fi
-    echo "$1: failed: $(read_json "$ended" '
+    failure=$(read_json "$ended" '
         .closeEvent.workflowExecutionFailedEventAttributes.failure
-        | "\(.applicationFailureInfo.type): \(.message)"')"
+        | select(.applicationFailureInfo) | "\(.applicationFailureInfo.type): \(.message)"')
+    if [ -z "$failure" ]; then # cancelled, terminated; or the CLI has said why there is none
+        printf '%s\n' "$ended" >&2
+        return 1
+    fi
+    echo "$1: failed: $failure"
 }
 
 # A refund that is allowed, a conversation that is stopped, a run that fails.

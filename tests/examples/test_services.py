@@ -9,13 +9,13 @@ import shutil
 import sqlite3
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -28,6 +28,7 @@ from turnkeeper.testing.embedded import EmbeddedServer, find_temporal
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "examples/services"
+CLI = ["sh", str(SAMPLES / "cli.sh")]
 CLIENTS = ("client", "bare", "cli", "typescript")
 # The first process of all installs packages.
 pytestmark = pytest.mark.timeout(300)
@@ -62,6 +63,9 @@ class Called:
 
     first: Ended
     again: Ended
+    """After its runs have closed."""
+    resumed: Ended
+    """While its conversation is open, and its message was taken."""
 
 
 @pytest.fixture(scope="module")
@@ -89,33 +93,47 @@ UNREACHABLE = ("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ETIMEDOUT")
 async def called(
     desk: Desk, server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, Called]:
-    """All samples for which there is what they need, side by side, each twice."""
-    environment = os.environ | {
+    """All samples for which there is what they need, side by side, each three times."""
+    environment = environment_of(desk, server)
+
+    async def thrice(name: str) -> Called:
+        folder, command = ROOT, [sys.executable, str(SAMPLES / "bare.py"), name]
+        if name == "client":
+            command = [sys.executable, "-m", "examples.services.client", name]
+        elif name == "cli":
+            command = [*CLI, name]
+        elif name == "typescript":
+            folder = typescript
+            command = ["node", "build/sample.js", name]
+        first = await ended(command, folder, environment)
+        again = await ended(command, folder, environment)
+        await begin_to_talk(desk, name)
+        return Called(first, again, await ended(command, folder, environment))
+
+    typescript = tmp_path_factory.mktemp("typescript")
+    names = [n for n in CLIENTS if n not in MISSING]
+    if "typescript" in names and not await installed(typescript):
+        names.remove("typescript")
+    found = await asyncio.gather(*map(thrice, names))
+    return dict(zip(names, found, strict=True))
+
+
+def environment_of(desk: Desk, server: EmbeddedServer) -> dict[str, str]:
+    """The environment of the samples."""
+    return os.environ | {
         "TEMPORAL": find_temporal(),
         "TEMPORAL_ADDRESS": server.address,
         "TURNKEEPER_ARTIFACTS": str(desk.folder / "artifacts"),
         "TURNKEEPER_TASK_QUEUE": desk.rig.task_queue,
     }
 
-    async def twice(name: str) -> Called:
-        folder, command = ROOT, [sys.executable, str(SAMPLES / "bare.py"), name]
-        if name == "client":
-            command = [sys.executable, "-m", "examples.services.client", name]
-        elif name == "cli":
-            command = ["sh", str(SAMPLES / "cli.sh"), name]
-        elif name == "typescript":
-            folder = typescript
-            command = ["node", "build/sample.js", name]
-        return Called(
-            await ended(command, folder, environment), await ended(command, folder, environment)
-        )
 
-    typescript = tmp_path_factory.mktemp("typescript")
-    names = [n for n in CLIENTS if n not in MISSING]
-    if "typescript" in names and not await installed(typescript):
-        names.remove("typescript")
-    found = await asyncio.gather(*map(twice, names))
-    return dict(zip(names, found, strict=True))
+async def begin_to_talk(desk: Desk, key: str) -> None:
+    """Start a conversation anew, and leave it where a service that dies after `send` does."""
+    start = {"agent": "desk", "keep_open": True, "request_key": key}
+    run = await desk.rig.start_raw(start, id=f"chat-{key}")
+    body = {"message_id": f"{key}-1", "text": "Hello?", "actor": "ann"}
+    assert await bare.tell(run, "send", body)
 
 
 async def installed(folder: Path) -> bool:
@@ -132,7 +150,7 @@ async def installed(folder: Path) -> bool:
     return True
 
 
-async def ended(command: list[str], folder: Path, environment: Mapping[str, str]) -> Ended:
+async def ended(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Ended:
     """Run a command to its end, for up to two minutes."""
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -188,6 +206,20 @@ def test_a_start_that_is_repeated_is_refused(called: Mapping[str, Called], name:
     assert read == [line for line in first.printed.splitlines() if ": answer: " not in line]
 
 
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_message_that_is_repeated_counts_as_taken(
+    called: Mapping[str, Called], name: str
+) -> None:
+    """The same command goes on with the conversation that another process has left open."""
+    resumed = called_by(name, called).resumed
+    assert resumed.status == 0, resumed.complaints
+    assert [line for line in resumed.printed.splitlines() if line.startswith("chat-")] == [
+        f"chat-{name}: was started before",
+        f"chat-{name}: answer: You said: Hello?",
+        f"chat-{name}: stopped: You said: Hello?",
+    ]
+
+
 def test_starts_that_are_repeated_bring_no_second_effect(
     called: Mapping[str, Called], desk: Desk
 ) -> None:
@@ -195,6 +227,28 @@ def test_starts_that_are_repeated_bring_no_second_effect(
     assert desk.refunds(1007) == len(called)
     prompts = [request.prompt for request in desk.rig.provider.requests]
     assert prompts.count("Refund order 1007.") == 2 * len(called)
+
+
+@pytest.mark.skipif("cli" in MISSING, reason="needs jq")
+async def test_the_shell_script_ends_with_the_clis_own_words(
+    desk: Desk, server: EmbeddedServer
+) -> None:
+    """Where a run cannot be asked, and where one was cancelled; of neither it says how it went."""
+    client, queue = desk.rig.client, desk.rig.task_queue
+    body = {"agent": "desk", "keep_open": True}
+    silent = await client.start_workflow("AgentRun", body, id="refund-silent", task_queue="nobody")
+    await silent.terminate()
+    cancelled = await client.start_workflow(
+        "AgentRun", body, id="refund-cancelled", task_queue=queue
+    )
+    await cancelled.query("status")  # its worker has it
+    await cancelled.cancel()
+    with pytest.raises(WorkflowFailureError):
+        await cancelled.result()
+    for key, words in (("silent", "Error: querying workflow failed"), ("cancelled", "CANCELED")):
+        done = await ended([*CLI, key], ROOT, environment_of(desk, server))
+        assert (done.status, done.printed) == (1, f"refund-{key}: was started before\n")
+        assert words in done.complaints
 
 
 def test_the_bare_sample_needs_nothing_of_ours() -> None:
@@ -252,28 +306,21 @@ async def test_refusals_have_types(desk: Desk) -> None:
 
 # --- the page -------------------------------------------------------------------------------------
 
-SOURCES = {
-    "python": (SAMPLES / "client.py", SAMPLES / "bare.py"),
-    "sh": (SAMPLES / "cli.sh",),
-    "typescript": (SAMPLES / "typescript/sample.ts",),
-}
+PAGE = (ROOT / "docs/services.md").read_text()
+LABELLED = re.compile(r"\]\(\.\./(\S+)\)\):\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""A block under the name of the file that it is from."""
 
 
-def excerpts() -> list[tuple[str, str]]:
-    """Language and text of each block of code on the page."""
-    page = (ROOT / "docs/services.md").read_text()
-    return re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-
-
-@pytest.mark.parametrize(("language", "excerpt"), excerpts())
-def test_what_the_page_shows_is_in_a_sample(language: str, excerpt: str) -> None:
+@pytest.mark.parametrize(("sample", "excerpt"), LABELLED.findall(PAGE))
+def test_what_the_page_shows_is_in_a_sample(sample: str, excerpt: str) -> None:
     """Literally, but for how far it is indented."""
-    sources = [path.read_text() for path in SOURCES[language]]
-    indented = [textwrap.indent(excerpt, " " * width) for width in (0, 2, 4, 8)]
-    assert any(text in source for text in indented for source in sources)
+    source = (ROOT / sample).read_text()
+    assert any(textwrap.indent(excerpt, " " * width) in source for width in (0, 2, 4, 8))
 
 
-def test_the_page_shows_each_client() -> None:
-    """Of each language there are excerpts."""
-    found = {language for language, _ in excerpts()}
-    assert found == set(SOURCES)
+def test_the_page_names_the_sample_of_each_block() -> None:
+    """Two of one language look alike. Of each client there are some."""
+    samples = [sample for sample, _ in LABELLED.findall(PAGE)]
+    assert len(samples) == len(re.findall(r"^```\w", PAGE, re.MULTILINE))
+    files = ("client.py", "bare.py", "cli.sh", "typescript/sample.ts")
+    assert set(samples) == {f"examples/services/{file}" for file in files}

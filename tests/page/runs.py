@@ -172,7 +172,7 @@ def hostile_run(bad: str, *, over: bool = True) -> tuple[RunExport, RunStatus, d
     ]
     result = RunResult(outcome=bad, reason=bad, answer=bad, model=bad, unknown=[unknown])
     request = RunRequest.model_construct(
-        agent=bad, prompt=bad, request_key=bad, metadata={bad: bad}, fork=None
+        agent=bad, prompt=bad, request_key=bad, metadata={bad: bad, "tenant": bad}, fork=None
     )
     run = run_of(
         [

@@ -107,11 +107,12 @@ def test_a_run_is_told_in_its_order() -> None:
         ],
         summaries=[ExportedSummary(turn=1, at=at(16), entries=2, text="So far: little.")],
         epochs=[ExportedEpoch(number=2, at=at(17), entries=3, how="summary", left_out=2)],
+        request=RunRequest(agent="finance", prompt="-", metadata={"tenant": "acme"}),
     )
     in_order(
         told(run),
         "q-17 completed the model ended its turn",
-        "finance",
+        "Agent finance Tenant acme Model",
         "Limits used Turns 2 of 50 Time 1 min 40 s of 1 d",
         "Turn by turn Tokens in from cache 600 new 200",
         "Answer turn 2",

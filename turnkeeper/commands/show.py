@@ -106,9 +106,8 @@ def _print(
     from turnkeeper.render import approval_text, result_lines, transcript_text, unknown_text
     from turnkeeper.text import one_line, seen_line
 
-    model = f" · {one_line(status.model, 80)}" if status.model else ""
     say(f"run       {run_id}")
-    say(f"agent     {one_line(status.agent, 64)}{model}")
+    _print_origin(status, transcript)
     if ended is not None:
         outcome, *reason = result_lines(ended)
         say(f"outcome   {outcome}")
@@ -143,6 +142,15 @@ def _print(
             fold=fold,
         )
         say(told)
+
+
+def _print_origin(status: RunStatus, transcript: Transcript) -> None:
+    from turnkeeper.text import one_line, seen_line
+
+    model = f" · {one_line(status.model, 80)}" if status.model else ""
+    say(f"agent     {one_line(status.agent, 64)}{model}")
+    if transcript.tenant:
+        say(f"tenant    {seen_line(transcript.tenant, 200)}")
 
 
 def _limits(status: RunStatus, ended: RunResult | None) -> str:

@@ -123,8 +123,10 @@ def _facts(story: Story) -> list[tuple[str, str] | tuple[str, str, Html]]:
     guess = f", {usage.estimated_tokens:,} estimated" if usage.estimated_tokens else ""
     until = f"until {clock_of(run.closed, run.started)}" if run.closed else "not over; in"
     cost = [("Cost", dollars(usage.cost_usd))] if usage.cost_usd is not None else []
+    tenant = run.request.metadata.get("tenant") if run.request else None
     return [
         ("Agent", one_line(run.agent, 64)),
+        *([("Tenant", one_line(tenant, 200))] if tenant else []),
         ("Model", one_line(run.model, 200) or "none yet"),
         ("When", clock_of(run.started), tag("small", f"{until} UTC")),
         ("How long", span(story.seconds)),

@@ -11,6 +11,7 @@ import {
   WorkflowExecutionAlreadyStartedError,
   WorkflowFailedError,
   WorkflowNotFoundError,
+  WorkflowUpdateFailedError,
   type WorkflowHandle,
 } from '@temporalio/client';
 
@@ -37,13 +38,16 @@ async function start(client: Client, run: string, request: object): Promise<Work
   return client.workflow.getHandle(run);
 }
 
-/** Whether the run has taken it; false if it has ended. */
+/** Whether the run has taken it, now or before; false if it has ended. */
 async function tell(run: WorkflowHandle, update: string, body: object): Promise<boolean> {
   try {
     await run.executeUpdate(update, { args: [body] });
   } catch (error) {
     if (error instanceof WorkflowNotFoundError) return false;
-    throw error;
+    const cause = error instanceof WorkflowUpdateFailedError ? error.cause : undefined;
+    const refusal = cause instanceof ApplicationFailure ? cause.type : undefined;
+    if (refusal === 'run_ended') return false;
+    if (refusal !== 'duplicate_message') throw error;
   }
   return true;
 }
