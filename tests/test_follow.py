@@ -31,7 +31,7 @@ MASKED = dataclasses.replace(data_converter, payload_codec=Masking())
 
 
 # Not the history of the list of switches, which is no run.
-NAMES = sorted(p.stem for p in HISTORIES.glob("*.json") if p.stem != "switches")
+NAMES = sorted(p.stem for p in HISTORIES.glob("*.json") if p.stem not in ("day", "switches"))
 
 
 def recorded(name: str) -> str:
