@@ -22,7 +22,6 @@ from turnkeeper.day_limits import (
     Estimate,
     Settled,
     Used,
-    day_limits,
     refusal,
     take,
 )
@@ -120,10 +119,14 @@ def test_there_is_a_most_of_limits() -> None:
 
 def test_a_memo_of_another_kind_is_passed_over() -> None:
     """Any program may have written it."""
+
+    def read(published: Any) -> list[DayLimit]:
+        return SwitchList.read(None, published).day_limits
+
     good = {"kind": "agent", "name": "finance", "tokens": 5, "later": 1}
-    assert [x.name for x in day_limits([good, {"kind": "planet"}, 5, None])] == ["finance"]
+    assert [x.name for x in read([good, {"kind": "planet"}, 5, None])] == ["finance"]
     for bad in (None, "x", {"kind": "agent"}, 5):
-        assert day_limits(bad) == []
+        assert read(bad) == []
 
 
 def test_only_what_concerns_a_run_bounds_it() -> None:

@@ -806,7 +806,7 @@ class AgentClient:
         tokens: int | None = None,
         actor: str | None = None,
         timeout: float = _PATIENCE,
-    ) -> switchboard.Limited:
+    ) -> switchboard.Changed:
         """Bound what all runs of an agent or a tenant use in a day of UTC together.
 
         Two seconds after the answer a request to a model is sent only if what was used, what others
@@ -840,7 +840,7 @@ class AgentClient:
 
     async def remove_day_limit(
         self, kind: Limited, name: str, *, actor: str | None = None, timeout: float = _PATIENCE
-    ) -> switchboard.Limited:
+    ) -> switchboard.Changed:
         """Take a limit per day away; runs that wait for it go on within a minute.
 
         Arguments, answers and errors are those of `limit_day`.
@@ -866,7 +866,7 @@ class AgentClient:
         with self._refused_in("switch"):
             return await switchboard.change(self.client, task_queue, asked, timeout)
 
-    async def _limit_day(self, said: Mapping[str, Any], timeout: float) -> switchboard.Limited:
+    async def _limit_day(self, said: Mapping[str, Any], timeout: float) -> switchboard.Changed:
         _not_in_a_workflow()
         asked = checked(DayLimitRequest, said)
         with self._refused_in("day_limit"):

@@ -92,7 +92,11 @@ class Context(BaseModel):
 
     def request_tokens(self, pending: Iterable[Entry]) -> int:
         """Of the next request."""
-        return max(self.tokens, self.head_tokens) + self.estimate(pending)
+        return self.request_with(self.estimate(pending))
+
+    def request_with(self, new: int) -> int:
+        """Of the next request, `new` tokens of which were not counted yet."""
+        return max(self.tokens, self.head_tokens) + new
 
     def room(self, pending: list[Entry], *, output: int, window: int, soft: float) -> Room:
         """For the next request, whose reply may have `output` tokens."""

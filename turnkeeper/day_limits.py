@@ -42,7 +42,7 @@ class DayLimitRequest(Strict):
         return self
 
     @property
-    def bounds(self) -> bool:
+    def sets(self) -> bool:
         """Whether it sets a limit; if not, it takes one away."""
         return self.cost_usd is not None or self.tokens is not None
 
@@ -177,37 +177,28 @@ class SettleRequest(Strict):
     settled: Annotated[list[Settled], Field(max_length=MAX_TOGETHER)]
 
 
-def day_limits(published: Any) -> list[DayLimit]:
-    """What a memo has; what is none of ours in it is passed over."""
-    found: list[DayLimit] = []
-    for told in published if isinstance(published, list) else []:
-        try:
-            found.append(DayLimit.model_validate(told))
-        except ValidationError:
-            # Of a release with another idea of it.
-            continue
-    return found
-
-
 def take(limits: list[DayLimit], asked: DayLimitRequest, now: float) -> bool:
     """Make a change; False if there was nothing to do."""
-    bounds = {"kind", "name", "cost_usd", "tokens"}
-    wanted = asked.model_dump(include=bounds)
-    known = next((x for x in limits if (x.kind, x.name) == (asked.kind, asked.name)), None)
-    if known is None and not asked.bounds:
+    fields = {"kind", "name", "cost_usd", "tokens"}
+    wanted = asked.model_dump(include=fields)
+    known = _known(limits, asked)
+    if known is None and not asked.sets:
         return False
-    if known is not None and known.model_dump(include=bounds) == wanted:
+    if known is not None and known.model_dump(include=fields) == wanted:
         return False
     if known is not None:
         limits.remove(known)
-    if asked.bounds:
+    if asked.sets:
         limits.append(DayLimit(**wanted, actor=asked.actor, since=now))
     return True
 
 
 def refusal(limits: Sequence[DayLimit], asked: DayLimitRequest) -> str | None:
     """Why a change cannot be made; None if it can."""
-    known = any((x.kind, x.name) == (asked.kind, asked.name) for x in limits)
-    if asked.bounds and not known and len(limits) >= MAX_DAY_LIMITS:
+    if asked.sets and len(limits) >= MAX_DAY_LIMITS and _known(limits, asked) is None:
         return f"{MAX_DAY_LIMITS} limits per day are set, which is the most: take one away first"
     return None
+
+
+def _known(limits: Sequence[DayLimit], asked: DayLimitRequest) -> DayLimit | None:
+    return next((x for x in limits if (x.kind, x.name) == (asked.kind, asked.name)), None)

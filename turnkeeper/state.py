@@ -301,24 +301,16 @@ class RunState(BaseModel):
         """What limits leave for the next request; None without one, or for the last answer."""
         if self.closing:
             return None
-        context = self.context
-        return self.budget.allowance(
-            self.limits,
-            self.usage,
-            self.pinned.model.prices,
-            tokens=context.request_tokens(self.pending),
-            new=context.estimate(self.pending),
-        )
+        # Measured once: it is written as JSON for that.
+        new = self.context.estimate(self.pending)
+        tokens, prices = self.context.request_with(new), self.pinned.model.prices
+        return self.budget.allowance(self.limits, self.usage, prices, tokens=tokens, new=new)
 
     def estimate(self) -> Estimate:
         """What the next request and its reply may use."""
-        context = self.context
-        return self.budget.estimate(
-            self.pinned.model.prices,
-            tokens=context.request_tokens(self.pending),
-            new=context.estimate(self.pending),
-            most=self.output_limit,
-        )
+        new = self.context.estimate(self.pending)
+        tokens, prices = self.context.request_with(new), self.pinned.model.prices
+        return self.budget.estimate(prices, tokens=tokens, new=new, most=self.output_limit)
 
     def spent(self, allowance: Allowance | None) -> tuple[LimitName, str] | None:
         """The limit that allows no further reply, and why."""

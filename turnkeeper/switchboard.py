@@ -21,7 +21,7 @@ __all__ = [
     "EVERYWHERE",
     "MEMO",
     "PREFIX",
-    "Limited",
+    "Changed",
     "Switched",
     "change",
     "everywhere",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Switched = Literal["switched", "unchanged", "queued"]
-Limited = Literal["changed", "unchanged", "queued"]
+Changed = Literal["changed", "unchanged", "queued"]
 
 PREFIX = EVERYWHERE
 """With which the ids of these workflows begin; no run may have such a one."""
@@ -122,7 +122,7 @@ async def change(
     return await _tell(client, task_queue, SWITCH, body, timeout)
 
 
-async def limit_days(client: Client, asked: DayLimitRequest, timeout: float) -> Limited:
+async def limit_days(client: Client, asked: DayLimitRequest, timeout: float) -> Changed:
     """Set or take away a limit per day; errors are those of `change`."""
     body = asked.model_dump(mode="json", exclude_none=True)
     told = await _tell(client, None, DAY_LIMIT, body, timeout)

@@ -7,11 +7,11 @@ switched off. Each lies in the memo of a small workflow, `workflows/switches.py`
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from turnkeeper.day_limits import DayLimit, day_limits
+from turnkeeper.day_limits import DayLimit
 from turnkeeper.names import NAME_OF_KIND, Kind, check_name
 from turnkeeper.spec import Strict
 from turnkeeper.text import WHITE, one_line
@@ -19,6 +19,7 @@ from turnkeeper.text import WHITE, one_line
 EVERYWHERE = "turnkeeper-switches"
 """Id of the workflow that keeps the namespace's list, and its task queue. All workers serve it: one
 of any application will do."""
+_Model = TypeVar("_Model", bound=BaseModel)
 MAX_SWITCHES = 200
 """Things that can be switched off at once; the list travels whole."""
 
@@ -99,14 +100,7 @@ class SwitchList(BaseModel):
     @classmethod
     def read(cls, published: Any, limits: Any = None) -> SwitchList:
         """What a memo has in its two fields; what is none of ours in it is passed over."""
-        found: list[Switch] = []
-        for told in published if isinstance(published, list) else []:
-            try:
-                found.append(Switch.model_validate(told))
-            except ValidationError:
-                # Of a release with another idea of it.
-                continue
-        return cls(switches=found, day_limits=day_limits(limits))
+        return cls(switches=_known(Switch, published), day_limits=_known(DayLimit, limits))
 
     def memo(self) -> dict[str, Any]:
         """As `read` reads it, by field of the memo."""
@@ -159,3 +153,14 @@ class SwitchList(BaseModel):
             or self.find("tool", tool)
             or self.find("tool", f"{agent}.{tool}")
         )
+
+
+def _known(model: type[_Model], published: Any) -> list[_Model]:
+    found: list[_Model] = []
+    for told in published if isinstance(published, list) else []:
+        try:
+            found.append(model.model_validate(told))
+        except ValidationError:
+            # Of a release with another idea of it.
+            continue
+    return found

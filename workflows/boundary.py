@@ -7,11 +7,13 @@ a bad one ends the run by name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from temporalio import workflow
+from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
@@ -37,6 +39,9 @@ RESULT_APPROVALS = 20
 
 BAD_DATA = (ValueError, ArithmeticError, RecursionError)
 """What reading a body may raise: no sender is to fail a workflow task, which is tried for ever."""
+
+NOTHING = RawValue(Payload())
+"""The argument of a workflow that was started by hand, without one."""
 
 _LATER_LIMITS = ("cost_usd", "pause_at")
 """Limits that came after runs were started."""
@@ -112,6 +117,34 @@ def body(model: type[_Body], args: Sequence[Any]) -> _Body:
         raise ValueError(f"send one JSON object, not {len(args)} arguments")
     said = args[0] if args else None
     return read_public(model, {} if said is None and not _needs_fields(model) else said)
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """What is wrong with an update, for its sender: refused so by its validator, it leaves nothing
+    in history."""
+    try:
+        yield
+    except BAD_DATA as error:
+        kind = getattr(error, "kind", "invalid_request")
+        raise ApplicationError(str(error), type=kind, non_retryable=True) from None
+
+
+@contextlib.contextmanager
+def dropping(name: str) -> Iterator[None]:
+    """What is wrong with a signal, for the log: it is passed over where an update is refused."""
+    try:
+        yield
+    except BAD_DATA as error:
+        workflow.logger.warning("%s signal dropped: %s", name, one_line(str(error), 300))
+
+
+def carried(payload: Payload) -> Any:
+    """What an execution of a workflow of ours begins with; None if it is no JSON."""
+    try:
+        return strict_json(payload.data)
+    except AdmissionError:
+        return None
 
 
 def _needs_fields(model: type[BaseModel]) -> bool:

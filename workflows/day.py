@@ -10,20 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from temporalio import workflow
-from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
-from temporalio.exceptions import ApplicationError
 
 from turnkeeper.contract import DAY, DAY_MEMO, RESERVE, SETTLE
 from turnkeeper.day_limits import DayLimit, Estimate, ReserveRequest, SettleRequest, Used
-from turnkeeper.entries import strict_json
-from turnkeeper.errors import AdmissionError
-from turnkeeper.text import one_line
 from workflows import boundary
 
 MAX_CHANGES = 100
 """Until it continues as new: it is replayed for each of them, since no worker caches it."""
-_NOTHING = RawValue(Payload())
 
 
 @workflow.defn(name=DAY)
@@ -32,12 +26,12 @@ class Day:
 
     # Raw, and with a default: a start by hand, with anything or nothing, must not wedge it.
     @workflow.init
-    def __init__(self, carried: RawValue = _NOTHING) -> None:
-        self.used = _used_of(carried.payload)
+    def __init__(self, carried: RawValue = boundary.NOTHING) -> None:
+        self.used = Used.read(boundary.carried(carried.payload))
         self.changes = 0
 
     @workflow.run
-    async def run(self, carried: RawValue = _NOTHING) -> None:  # noqa: ARG002
+    async def run(self, carried: RawValue = boundary.NOTHING) -> None:  # noqa: ARG002
         """Count, and continue as new after some."""
         await workflow.wait_condition(lambda: self.changes >= MAX_CHANGES)
         # In a task of its own, as in `switches.py`: an update in one that is thrown away fails.
@@ -58,25 +52,20 @@ class Day:
     @reserve.validator
     def check(self, *args: Any) -> None:
         """Refused here, an update leaves nothing in history."""
-        try:
+        with boundary.refusing():
             boundary.body(ReserveRequest, args)
-        except boundary.BAD_DATA as error:
-            raise ApplicationError(str(error), type="invalid_request", non_retryable=True) from None
 
     @workflow.signal(name=SETTLE, description="What requests have cost. Sent by workers.")
     def settle(self, *args: Any) -> None:
         """Of a day that is over nothing is counted any more."""
         self.changes += 1
-        try:
+        with boundary.dropping(SETTLE):
             told = boundary.body(SettleRequest, args)
-        except boundary.BAD_DATA as error:
-            workflow.logger.warning("settle signal dropped: %s", one_line(str(error), 300))
-            return
-        self.used = self.used.at(workflow.time())
-        for settled in told.settled:
-            if settled.day == self.used.day:
-                self.used = self.used.plus(settled.tokens, settled.usd)
-        self._publish()
+            self.used = self.used.at(workflow.time())
+            for settled in told.settled:
+                if settled.day == self.used.day:
+                    self.used = self.used.plus(settled.tokens, settled.usd)
+            self._publish()
 
     def _set_aside(self, limit: DayLimit, estimate: Estimate) -> bool:
         allowed = limit.allows(self.used, estimate)
@@ -89,11 +78,3 @@ class Day:
 
     def _memo(self) -> dict[str, Any]:
         return {DAY_MEMO: self.used.model_dump()}
-
-
-def _used_of(carried: Payload) -> Used:
-    """What an execution begins with; what is none of ours is passed over."""
-    try:
-        return Used.read(strict_json(carried.data))
-    except AdmissionError:
-        return Used()

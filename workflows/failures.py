@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from temporalio import workflow
 from temporalio.exceptions import (
@@ -79,9 +79,7 @@ def is_held_back(error: ActivityError) -> bool:
 
 def refused(error: ActivityError) -> Estimate | None:
     """What a request was expected to use that a limit per day did not allow."""
-    cause = error.cause
-    details = cause.details if isinstance(cause, ApplicationError) else ()
-    told = details[0] if details and isinstance(details[0], dict) else {}
+    told = _details(error)
     return Estimate.model_validate(told["estimate"]) if "estimate" in told else None
 
 
@@ -135,12 +133,17 @@ def _unsure(what: str, tool: ToolSpec) -> Told:
 
 def lost_usage(error: ActivityError) -> Usage:
     """What the attempts of a failed generation may have cost."""
-    cause = error.cause
-    details = cause.details if isinstance(cause, ApplicationError) else ()
-    told = details[0] if details and isinstance(details[0], dict) else {}
+    told = _details(error)
     if "lost" in told:
         return Usage.model_validate(told["lost"])
     return Usage(estimated_tokens=int(told.get("lost_tokens", 0)))
+
+
+def _details(error: ActivityError) -> dict[str, Any]:
+    """What an activity of ours tells beside the reason."""
+    cause = error.cause
+    details = cause.details if isinstance(cause, ApplicationError) else ()
+    return details[0] if details and isinstance(details[0], dict) else {}
 
 
 def _tell_timeout(cause: TemporalTimeout, tool: ToolSpec) -> None:

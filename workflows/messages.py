@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
 
 from turnkeeper import contract
 from turnkeeper.contract import (
@@ -26,7 +25,7 @@ from turnkeeper.contract import (
 )
 from turnkeeper.render import waiting_for
 from turnkeeper.state import RunState
-from turnkeeper.text import arguments_line, one_line
+from turnkeeper.text import arguments_line
 from workflows import boundary, cockpit
 
 _Body = TypeVar("_Body", bound=BaseModel)
@@ -74,25 +73,19 @@ def _accepts(
 
     @update.validator
     def check(self: _Run, *args: Any) -> None:
-        # Refused here, an update leaves nothing in history.
         if self.refused is not None:
             raise boundary.refusal(self.refused)
-        try:
+        with boundary.refusing():
             read(self, args)
-        except boundary.BAD_DATA as error:
-            kind = getattr(error, "kind", "invalid_request")
-            raise ApplicationError(str(error), type=kind, non_retryable=True) from None
 
     # Works also while no worker is up; what an update would have refused is dropped.
     @workflow.signal(name=name, description=about)
     def signal(self: _Run, *args: Any) -> None:
         if self.refused is not None:
             return
-        try:
+        with boundary.dropping(name):
             take(self.state, read(self, args))
             cockpit.show(self.state)
-        except boundary.BAD_DATA as error:
-            workflow.logger.warning("%s signal dropped: %s", name, one_line(str(error), 300))
 
     return update, signal
 

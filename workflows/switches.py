@@ -12,22 +12,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from temporalio import workflow
-from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
-from temporalio.exceptions import ApplicationError
 
 from turnkeeper import day_limits
 from turnkeeper.contract import DAY_LIMIT, SWITCH, SWITCHES
 from turnkeeper.day_limits import DayLimitRequest
-from turnkeeper.entries import strict_json
-from turnkeeper.errors import AdmissionError
 from turnkeeper.switches import EVERYWHERE, SwitchList, SwitchRequest
-from turnkeeper.text import one_line
 from workflows import boundary
 
 MAX_CHANGES = 50
 """Until it continues as new: each one has the whole list in its history."""
-_NOTHING = RawValue(Payload())
 
 
 @workflow.defn(name=SWITCHES)
@@ -36,12 +30,14 @@ class Switches:
 
     # Raw, and with a default: a start by hand, with anything or nothing, must not wedge it.
     @workflow.init
-    def __init__(self, carried: RawValue = _NOTHING) -> None:
-        self.list = _list_of(carried.payload)
+    def __init__(self, carried: RawValue = boundary.NOTHING) -> None:
+        told = boundary.carried(carried.payload)
+        told = told if isinstance(told, dict) else {}
+        self.list = SwitchList.read(told.get("switches"), told.get("day_limits"))
         self.changes = 0
 
     @workflow.run
-    async def run(self, carried: RawValue = _NOTHING) -> None:  # noqa: ARG002
+    async def run(self, carried: RawValue = boundary.NOTHING) -> None:  # noqa: ARG002
         """Wait for changes, and continue as new after some."""
         self._publish()
         await workflow.wait_condition(lambda: self.changes >= MAX_CHANGES)
@@ -65,18 +61,14 @@ class Switches:
     @switch_update.validator
     def check(self, *args: Any) -> None:
         """Refused here, an update leaves nothing in history."""
-        try:
+        with boundary.refusing():
             self._read(args)
-        except boundary.BAD_DATA as error:
-            raise ApplicationError(str(error), type="invalid_request", non_retryable=True) from None
 
     @workflow.signal(name=SWITCH, description="As the update; works while no worker is up.")
     def switch_signal(self, *args: Any) -> None:
         """What an update would have refused is dropped."""
-        try:
+        with boundary.dropping(SWITCH):
             self._take(self._read(args))
-        except boundary.BAD_DATA as error:
-            workflow.logger.warning("switch signal dropped: %s", one_line(str(error), 300))
 
     @workflow.update(
         name=DAY_LIMIT,
@@ -93,18 +85,14 @@ class Switches:
     @limit_update.validator
     def check_limit(self, *args: Any) -> None:
         """As `check`."""
-        try:
+        with boundary.refusing():
             self._read_limit(args)
-        except boundary.BAD_DATA as error:
-            raise ApplicationError(str(error), type="invalid_request", non_retryable=True) from None
 
     @workflow.signal(name=DAY_LIMIT, description="As the update; works while no worker is up.")
     def limit_signal(self, *args: Any) -> None:
         """As `switch_signal`."""
-        try:
+        with boundary.dropping(DAY_LIMIT):
             self._limit(self._read_limit(args))
-        except boundary.BAD_DATA as error:
-            workflow.logger.warning("limit signal dropped: %s", one_line(str(error), 300))
 
     def _read(self, args: Sequence[Any]) -> SwitchRequest:
         asked = boundary.body(SwitchRequest, args)
@@ -137,13 +125,3 @@ class Switches:
         told = [s.told for s in self.list.switches] or ["Nothing is switched off."]
         told += [f"Limit per day of {x.named}: {x.bounds}" for x in self.list.day_limits]
         workflow.set_current_details("\n".join(f"- {line}" for line in told))
-
-
-def _list_of(carried: Payload) -> SwitchList:
-    """What an execution begins with; what is none of ours in it is passed over."""
-    try:
-        told = strict_json(carried.data)
-    except AdmissionError:
-        told = None
-    told = told if isinstance(told, dict) else {}
-    return SwitchList.read(told.get("switches"), told.get("day_limits"))

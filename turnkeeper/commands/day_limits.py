@@ -14,7 +14,7 @@ from turnkeeper.text import one_line
 if TYPE_CHECKING:
     from turnkeeper.client import AgentClient
     from turnkeeper.days import DayUse
-    from turnkeeper.switchboard import Limited
+    from turnkeeper.switchboard import Changed
 
 _CELL = 200
 
@@ -66,7 +66,7 @@ async def _of(client: AgentClient, options: argparse.Namespace) -> DayUse | None
     return next((x for x in await client.day_limits() if (x.limit.kind, x.limit.name) == of), None)
 
 
-def _print(options: argparse.Namespace, done: Limited, what: str, then: str) -> None:
+def _print(options: argparse.Namespace, done: Changed, what: str, then: str) -> None:
     named = f"the limit per day of {options.kind} {one_line(options.name, _CELL)}"
     if options.json:
         say_json({"kind": options.kind, "name": options.name, "day_limit": done})
