@@ -613,8 +613,9 @@ async def tools_rig(
     async with open_rig(client, folder, script, tools=tools, settings=patient) as rig:
         prompts = [f"{name}|{case}" for name in ("returns", "returns_async") for case in RESULTS]
         prompts += [f"{name}|{case}" for name in ("raises", "raises_async") for case in FAILURES]
-        # Many at once, since most of them wait for their second attempt.
-        gate = asyncio.Semaphore(40)
+        # Several at once, since most of them wait for their second attempt. With more, calls wait
+        # for a process on a busy machine until their own time is over, and are begun once more.
+        gate = asyncio.Semaphore(12)
 
         async def ended(prompt: str) -> AgentRunHandle:
             async with gate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import json
 import re
 import shlex
@@ -144,12 +145,18 @@ async def test_no_worker(client: Client, server: EmbeddedServer, tmp_path: Path)
     as_json = json.loads((await shell.starter("why", run.id, "--json")).stdout)
     assert (as_json["workers"], as_json["findings"][0]["commands"]) == ([], [told])
     async with pasted(told.replace("MODULE", "examples.finance"), tmp_path):
-        assert len((await AgentClient(client).why(run.id)).workers) == 1
+        # The server lists a worker a moment after it has begun to ask for work.
+        workers = await until(functools.partial(_workers, client, run.id))
+        assert len(workers) == 1
     await client.get_workflow_handle(run.id).terminate("test")
     ended = await shell.starter("why", run.id)
     assert "waits for nothing: it has ended (terminated)" in ended.stdout
     unknown = await shell.starter("why", "no-such-run")
     assert unknown.returncode == 2
+
+
+async def _workers(client: Client, run: str) -> Any:
+    return (await AgentClient(client).why(run)).workers
 
 
 async def test_without_a_server_it_says_how_to_start_one(
